@@ -18,5 +18,6 @@
 //! [`gateway`] joins the steps and is the file to read first; [`node`] builds everything from a configuration.
 
 pub mod clock;
+pub mod config;
 pub mod fault;
 pub mod types;

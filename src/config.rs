@@ -1,0 +1,230 @@
+//! The configuration: document (as written) -> checked -> runtime.
+//!
+//! [`Config`] is the checked form: every value has its type, every reference resolves, every limit is in range. Nothing
+//! else of the program sees a string from the file. The runtime form (loaded keys, compiled tables) belongs to the
+//! modules that use it.
+//!
+//! [`load`] takes a file all the way and returns either a configuration or every fault that it has, each with its
+//! place, its setting, what is wrong and what to do. Nothing here keeps state or changes anything.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+pub mod environment;
+pub mod password;
+
+mod check;
+mod document;
+mod nearest;
+mod path;
+mod problem;
+mod read;
+mod report;
+mod shape;
+
+pub use document::schema;
+pub use environment::Environment;
+pub use path::SettingPath;
+pub use problem::{Form, Kind, Problem};
+pub use read::{load, parse};
+pub use report::{Fault, Faults, Position, Severity};
+
+use crate::types::{DesktopId, NodeName, Protocol, Secret, Target, UserName};
+
+/// A whole checked configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// This node.
+    pub node: Node,
+    /// Log output.
+    pub log: Log,
+    /// TLS listeners by name, at least one.
+    pub listeners: BTreeMap<String, Listener>,
+    /// Certificates by name, at least one.
+    pub certificates: BTreeMap<String, Certificate>,
+    /// Addresses on which the health check is answered over plain HTTP.
+    pub health: Vec<SocketAddr>,
+    /// Bounds on what clients may take.
+    pub limits: Limits,
+    /// Sessions and their grants.
+    pub session: Session,
+    /// The HTTPS tunnel.
+    pub tunnel: Tunnel,
+    /// How users sign in.
+    pub authentication: Authentication,
+    /// Users and desktops.
+    pub directory: Directory,
+}
+
+/// This node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// Label in tokens and logs.
+    pub name: NodeName,
+    /// Where changed passwords and preferences are kept.
+    pub state_dir: PathBuf,
+    /// The Unix socket on which the operator's commands are answered.
+    pub admin_socket: PathBuf,
+    /// Data-plane workers; `None` is one a core.
+    pub workers: Option<usize>,
+    /// How long a drain leaves running tunnels.
+    pub grace_period: Duration,
+    /// Key by which the nodes of a fleet recognise each other's tokens. It opens nothing.
+    pub recognition_key: Option<Secret>,
+}
+
+/// Log output.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Log {
+    /// JSON objects or text.
+    pub format: LogFormat,
+    /// A level (`info`) or directives (`info,portcullis::tunnel=debug`).
+    pub level: String,
+}
+
+/// The form of a log line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// One JSON object a line.
+    Json,
+    /// Text for people.
+    Text,
+}
+
+/// A TLS listener.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Listener {
+    /// Addresses to bind, IPv4 and IPv6 apart.
+    pub bind: Vec<SocketAddr>,
+    /// Peers whose PROXY header (v1 or v2) is required and believed; everyone else's bytes are the client's.
+    pub balancers: Vec<IpNet>,
+    /// Certificates that may be served here, by name; the first is the default.
+    pub certificates: Vec<String>,
+}
+
+/// A certificate with its key.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Certificate {
+    /// PEM chain, leaf first.
+    pub chain: PathBuf,
+    /// PEM key: PKCS#8, PKCS#1 or SEC1.
+    pub key: PathBuf,
+}
+
+/// Bounds on what clients may take.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limits {
+    /// Open connections in all.
+    pub connections: usize,
+    /// Open connections from one source (IPv4 address or IPv6 /64).
+    pub connections_per_source: usize,
+    /// PROXY header and TLS handshake together.
+    pub handshake_timeout: Duration,
+    /// From the first moment a request is awaited to the end of its head.
+    pub head_timeout: Duration,
+    /// From the end of the head to the end of a control message.
+    pub body_timeout: Duration,
+    /// Sign-in sessions that have not yet signed in.
+    pub pending_logins: usize,
+}
+
+/// Sessions and their grants.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Session {
+    /// Hard end of a session, from sign-in.
+    pub lifetime: Duration,
+    /// End of a session without activity; `None` is never.
+    pub idle: Option<Duration>,
+    /// How often clients report activity; three missed beats end the session of a client that has ever beaten.
+    pub heartbeat: Duration,
+    /// How long a sign-in may take.
+    pub login_timeout: Duration,
+    /// How long an issued token waits for its first use.
+    pub first_use: Duration,
+    /// Live sessions in all.
+    pub max: usize,
+    /// Live sessions of one user.
+    pub per_user: usize,
+    /// Open connections of one session.
+    pub connections: usize,
+}
+
+/// The HTTPS tunnel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tunnel {
+    /// The base URL that clients are told, without a trailing slash; must reach this very node.
+    /// `None` is the name and port under which the client asked.
+    pub external_url: Option<String>,
+    /// Silence after which a side gives the connection up.
+    pub lost_contact: Duration,
+    /// How long a tunnel without a connection waits for its client to come back.
+    pub reconnect_window: Duration,
+}
+
+/// How users sign in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Authentication {
+    /// Text to be accepted before the sign-in.
+    pub disclaimer: Option<String>,
+    /// Domains offered; at least one.
+    pub domains: Vec<String>,
+    /// Wrong passwords in one sign-in before it has to start again.
+    pub attempts: u32,
+    /// Throttle of failed sign-ins.
+    pub throttle: Throttle,
+}
+
+/// Throttle of failed sign-ins, applied before any password hash is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Throttle {
+    /// Failures of one user within `window` before further ones are refused.
+    pub per_user: u32,
+    /// Failures from one source within `window` before further ones are refused.
+    pub per_source: u32,
+    /// The span over which failures are counted.
+    pub window: Duration,
+}
+
+/// The embedded directory.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Directory {
+    /// Users by name.
+    pub users: BTreeMap<UserName, User>,
+    /// Desktops by id.
+    pub desktops: BTreeMap<DesktopId, Desktop>,
+}
+
+/// A user.
+#[derive(Clone, Debug, PartialEq)]
+pub struct User {
+    /// argon2id hash in PHC form.
+    pub password_hash: Secret,
+    /// Groups that the user belongs to.
+    pub groups: Vec<String>,
+    /// A disabled user is answered like an unknown one.
+    pub disabled: bool,
+    /// The user must choose another password before anything else.
+    pub must_change_password: bool,
+}
+
+/// A desktop.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Desktop {
+    /// The name shown to users.
+    pub name: String,
+    /// What it speaks and where; the first is the default. At least one.
+    pub protocols: Vec<(Protocol, Target)>,
+    /// Users entitled to it.
+    pub users: Vec<UserName>,
+    /// Groups entitled to it.
+    pub groups: Vec<String>,
+    /// Sessions that may be on it at one time; `None` is any number.
+    pub max_sessions: Option<usize>,
+}
+
+#[cfg(test)]
+mod tests;

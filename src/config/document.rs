@@ -1,0 +1,433 @@
+//! The document: a configuration as it is written.
+//!
+//! One annotation serves three readers. The doc comments, types, ranges and defaults below become the JSON Schema
+//! ([`schema`]); the schema drives the check of the document's shape ([`super::shape`]); and serde reads what passed.
+//! Every default of the program is stated here and nowhere else.
+//!
+//! Mandatory settings are optional to serde: where one is missing, the rest of its table is still checked.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use serde::{Deserialize, Serialize};
+
+pub(super) mod format;
+pub(super) mod secret;
+
+use format::{BaseUrl, Bind, Host, Levels, Name, Network, Path, TimeSpan};
+use secret::{HashSource, KeySource};
+
+/// Tables by the name that their author gave them.
+type Named<T> = BTreeMap<String, T>;
+
+/// Configuration of a Portcullis node.
+///
+/// Relative paths start at the folder of this file.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[schemars(title = "Portcullis configuration")]
+#[serde(deny_unknown_fields)]
+pub(super) struct Document {
+    /// This node.
+    #[schemars(required)]
+    pub node: Option<Node>,
+    /// Log output, on standard error.
+    #[serde(default)]
+    pub log: Log,
+    /// TLS listeners, by a name of your choice.
+    #[schemars(required, extend("minProperties" = 1, "propertyNames" = { "format": "name" }))]
+    pub listener: Option<Named<Listener>>,
+    /// Certificates with their keys, by a name of your choice.
+    #[schemars(required, extend("minProperties" = 1, "propertyNames" = { "format": "name" }))]
+    pub certificate: Option<Named<Certificate>>,
+    /// The health check over plain HTTP, beside the one of the listeners.
+    #[serde(default)]
+    pub health: Health,
+    /// Bounds on what clients may take before they have signed in.
+    #[serde(default)]
+    pub limits: Limits,
+    /// Sessions and their grants.
+    #[serde(default)]
+    pub session: Session,
+    /// The HTTPS tunnel.
+    #[serde(default)]
+    pub tunnel: Tunnel,
+    /// How users sign in.
+    #[serde(default)]
+    pub authentication: Authentication,
+    /// Users and desktops of the embedded directory.
+    #[serde(default)]
+    pub directory: Directory,
+}
+
+/// This node.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Node {
+    /// Label of this node in tokens and logs. Each node of a fleet has its own.
+    #[schemars(required, example = "gw-1")]
+    pub name: Option<Name>,
+    /// Folder for changed passwords and preferences.
+    #[serde(default = "state_dir")]
+    pub state_dir: Path,
+    /// Unix socket on which the operator's commands are answered.
+    #[serde(default = "admin_socket")]
+    pub admin_socket: Path,
+    /// Threads that carry connections. Left out: one a core.
+    #[schemars(range(min = 1, max = 1024), example = 4)]
+    pub workers: Option<usize>,
+    /// How long a drain leaves running tunnels before it ends them.
+    #[serde(default = "grace_period")]
+    #[schemars(extend("x-minimum" = "0 s", "x-maximum" = "24 h"))]
+    pub grace_period: TimeSpan,
+    /// Key by which the nodes of a fleet recognise each other's tokens; the same on all of them. It opens nothing.
+    /// Never in this file itself. Left out: a token of another node is just unknown here.
+    pub recognition_key: Option<KeySource>,
+}
+
+/// Log output, on standard error.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Log {
+    /// Form of a line: "text" for people, "json" for programs.
+    pub format: LogFormat,
+    /// Level (off, error, warn, info, debug, trace), or directives: "info,portcullis::tunnel=debug".
+    pub level: Levels,
+}
+
+/// Form of a line of the log.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum LogFormat {
+    /// Text for people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// A TLS listener.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Listener {
+    /// Addresses with ports. IPv4 and IPv6 apart: `[::]:443` takes no IPv4.
+    #[schemars(required, length(min = 1), example = ["0.0.0.0:443", "[::]:443"])]
+    pub bind: Option<Vec<Bind>>,
+    /// Balancers in front, as addresses or networks. They must send a PROXY header (v1 or v2), and are believed.
+    #[serde(default)]
+    pub balancers: Vec<Network>,
+    /// Certificates served here, chosen by the name a client asks for; the first is the default.
+    #[schemars(required, length(min = 1), example = ["main"], extend("uniqueItems" = true))]
+    pub certificates: Option<Vec<String>>,
+}
+
+/// A certificate with its key.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Certificate {
+    /// PEM file of the chain, the leaf first.
+    #[schemars(required, length(min = 1), example = "/etc/portcullis/main.crt")]
+    pub chain: Option<PathBuf>,
+    /// PEM file of the key: PKCS#8, PKCS#1 or SEC1.
+    #[schemars(required, length(min = 1), example = "/etc/portcullis/main.key")]
+    pub key: Option<PathBuf>,
+}
+
+/// The health check over plain HTTP.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Health {
+    /// Addresses with ports on which GET /favicon.ico is answered without TLS.
+    pub bind: Vec<Bind>,
+}
+
+/// Bounds on what clients may take before they have signed in.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Limits {
+    /// Open connections in all.
+    #[schemars(range(min = 1, max = 10_000_000))]
+    pub connections: usize,
+    /// Open connections from one source: an IPv4 address or an IPv6 /64.
+    #[schemars(range(min = 1, max = 10_000_000))]
+    pub connections_per_source: usize,
+    /// For the PROXY header and the TLS handshake together.
+    #[schemars(extend("x-minimum" = "100 ms", "x-maximum" = "5 min"))]
+    pub handshake_timeout: TimeSpan,
+    /// From the first moment a request is awaited to the end of its head.
+    #[schemars(extend("x-minimum" = "100 ms", "x-maximum" = "5 min"))]
+    pub head_timeout: TimeSpan,
+    /// From the end of the head to the end of a control message.
+    #[schemars(extend("x-minimum" = "100 ms", "x-maximum" = "5 min"))]
+    pub body_timeout: TimeSpan,
+    /// Sign-ins that have begun and not ended.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub pending_logins: usize,
+}
+
+/// Sessions and their grants.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Session {
+    /// A session ends this long after its sign-in, whatever happens.
+    #[schemars(extend("x-minimum" = "1 s", "x-maximum" = "168 h"))]
+    pub lifetime: TimeSpan,
+    /// A session ends after this long without activity. Left out: never for that reason.
+    #[schemars(extend("x-minimum" = "1 s", "x-maximum" = "168 h"), example = "2 h")]
+    pub idle: Option<TimeSpan>,
+    /// How often clients report activity. Three reports missed end the session of a client that has ever sent one.
+    #[schemars(extend("x-minimum" = "1 s", "x-maximum" = "24 h"))]
+    pub heartbeat: TimeSpan,
+    /// How long a sign-in may take.
+    #[schemars(extend("x-minimum" = "1 s", "x-maximum" = "1 h"))]
+    pub login_timeout: TimeSpan,
+    /// How long an issued token waits for its first use.
+    #[schemars(extend("x-minimum" = "1 s", "x-maximum" = "10 min"))]
+    pub first_use: TimeSpan,
+    /// Live sessions in all.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub max: usize,
+    /// Live sessions of one user.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub per_user: usize,
+    /// Open connections of one session. Clients open several: 8 or fewer breaks some.
+    #[schemars(range(min = 1, max = 1024))]
+    pub connections: usize,
+}
+
+/// The HTTPS tunnel.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Tunnel {
+    /// Base URL that clients are told for the tunnel; it must reach this very node.
+    /// Left out: the name and port under which the client asked.
+    #[schemars(example = "https://gw-1.example.com")]
+    pub external_url: Option<BaseUrl>,
+    /// Silence after which either side gives the connection up.
+    #[schemars(extend("x-minimum" = "1 s", "x-maximum" = "1 h"))]
+    pub lost_contact: TimeSpan,
+    /// How long a tunnel that lost its connection waits for its client to come back.
+    #[schemars(extend("x-minimum" = "1 s", "x-maximum" = "1 h"))]
+    pub reconnect_window: TimeSpan,
+}
+
+/// How users sign in.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Authentication {
+    /// Text to be accepted before the sign-in. Left out: none.
+    #[schemars(length(min = 1, max = 20_000), example = "For authorised users only.")]
+    pub disclaimer: Option<String>,
+    /// Domains offered to users.
+    #[schemars(length(min = 1, max = 100), extend("uniqueItems" = true), inner(length(min = 1, max = 255)))]
+    pub domains: Vec<String>,
+    /// Wrong passwords in one sign-in before it has to start again.
+    #[schemars(range(min = 1, max = 100))]
+    pub attempts: u32,
+    /// Throttle of failed sign-ins, applied before any password hash is computed.
+    pub throttle: Throttle,
+}
+
+/// Throttle of failed sign-ins.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Throttle {
+    /// Failures of one user within the window before further ones are refused.
+    #[schemars(range(min = 1, max = 100_000))]
+    pub per_user: u32,
+    /// Failures from one source within the window before further ones are refused.
+    #[schemars(range(min = 1, max = 100_000))]
+    pub per_source: u32,
+    /// Span over which failures are counted.
+    #[schemars(extend("x-minimum" = "1 s", "x-maximum" = "24 h"))]
+    pub window: TimeSpan,
+}
+
+/// Users and desktops of the embedded directory.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Directory {
+    /// Users, by the name with which they sign in. Names do not differ by case.
+    #[schemars(extend("propertyNames" = { "format": "user-name" }))]
+    pub user: Named<User>,
+    /// Desktops, by an id of your choice.
+    #[schemars(extend("propertyNames" = { "format": "name" }))]
+    pub desktop: Named<Desktop>,
+}
+
+/// A user.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct User {
+    /// Hash of the password, from `portcullis hash-password`; or where it is kept.
+    #[schemars(required, example = "$argon2id$...")]
+    pub password_hash: Option<HashSource>,
+    /// Groups that the user is in; a group exists by being named.
+    #[serde(default)]
+    #[schemars(extend("uniqueItems" = true), inner(length(min = 1, max = 255)))]
+    pub groups: Vec<String>,
+    /// A disabled user is answered like one who does not exist.
+    #[serde(default)]
+    pub disabled: bool,
+    /// The user has to choose another password before anything else.
+    #[serde(default)]
+    pub must_change_password: bool,
+}
+
+/// A desktop.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Desktop {
+    /// Name shown to users. Left out: the id.
+    #[schemars(length(min = 1, max = 255), example = "Design workstation 7")]
+    pub name: Option<String>,
+    /// Inside address or host name.
+    #[schemars(required, example = "10.0.0.5")]
+    pub address: Option<Host>,
+    /// What it speaks and on which port; the one written first is the default.
+    #[schemars(required, extend("minProperties" = 1), example = Ports { rdp: Some(3389), vnc: None, ssh: None, tcp: None })]
+    pub protocols: Option<Ports>,
+    /// Users entitled to it.
+    #[serde(default)]
+    #[schemars(extend("uniqueItems" = true))]
+    pub users: Vec<String>,
+    /// Groups entitled to it.
+    #[serde(default)]
+    #[schemars(extend("uniqueItems" = true))]
+    pub groups: Vec<String>,
+    /// Sessions that may use it at one time. Left out: any number.
+    #[schemars(range(min = 1, max = 1_000_000), example = 1)]
+    pub max_sessions: Option<usize>,
+}
+
+/// Protocols with their ports.
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Ports {
+    /// Remote Desktop Protocol, usually 3389.
+    #[schemars(range(min = 1, max = 65535))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rdp: Option<u16>,
+    /// Remote Framebuffer, usually 5900.
+    #[schemars(range(min = 1, max = 65535))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vnc: Option<u16>,
+    /// Secure Shell, usually 22.
+    #[schemars(range(min = 1, max = 65535))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ssh: Option<u16>,
+    /// Any other protocol over TCP.
+    #[schemars(range(min = 1, max = 65535))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tcp: Option<u16>,
+}
+
+fn state_dir() -> Path {
+    Path(PathBuf::from("/var/lib/portcullis"))
+}
+
+fn admin_socket() -> Path {
+    Path(PathBuf::from("/run/portcullis/admin.sock"))
+}
+
+fn grace_period() -> TimeSpan {
+    TimeSpan::seconds(30)
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self {
+            format: LogFormat::Text,
+            level: Levels("info".to_owned()),
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 50_000,
+            connections_per_source: 512,
+            handshake_timeout: TimeSpan::seconds(10),
+            head_timeout: TimeSpan::seconds(15),
+            body_timeout: TimeSpan::seconds(15),
+            pending_logins: 2_000,
+        }
+    }
+}
+
+impl Default for Session {
+    fn default() -> Self {
+        Self {
+            lifetime: TimeSpan::hours(10),
+            idle: None,
+            heartbeat: TimeSpan::minutes(30),
+            login_timeout: TimeSpan::minutes(5),
+            first_use: TimeSpan::seconds(120),
+            max: 10_000,
+            per_user: 10,
+            connections: 16,
+        }
+    }
+}
+
+impl Default for Tunnel {
+    fn default() -> Self {
+        Self {
+            external_url: None,
+            lost_contact: TimeSpan::seconds(60),
+            reconnect_window: TimeSpan::minutes(5),
+        }
+    }
+}
+
+impl Default for Authentication {
+    fn default() -> Self {
+        Self {
+            disclaimer: None,
+            domains: vec!["LOCAL".to_owned()],
+            attempts: 3,
+            throttle: Throttle::default(),
+        }
+    }
+}
+
+impl Default for Throttle {
+    fn default() -> Self {
+        Self {
+            per_user: 5,
+            per_source: 50,
+            window: TimeSpan::minutes(5),
+        }
+    }
+}
+
+/// The JSON Schema (2020-12) of the document, without references.
+pub fn schema() -> serde_json::Value {
+    let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
+    let mut schema = settings.into_generator().into_root_schema_for::<Document>().to_value();
+    without_null(&mut schema);
+    schema
+}
+
+/// TOML has no null: an absent setting is absent.
+fn without_null(schema: &mut serde_json::Value) {
+    match schema {
+        serde_json::Value::Object(members) => {
+            members.retain(|name, member| !(name == "default" && member.is_null()));
+            if let Some(serde_json::Value::Array(types)) = members.get_mut("type") {
+                types.retain(|of| of != "null");
+                if let [only] = types.as_slice() {
+                    let only = only.clone();
+                    members.insert("type".to_owned(), only);
+                }
+            }
+            members.values_mut().for_each(without_null);
+        }
+        serde_json::Value::Array(elements) => elements.iter_mut().for_each(without_null),
+        serde_json::Value::Null
+        | serde_json::Value::Bool(_)
+        | serde_json::Value::Number(_)
+        | serde_json::Value::String(_) => {}
+    }
+}
