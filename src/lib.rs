@@ -20,4 +20,5 @@
 pub mod clock;
 pub mod config;
 pub mod fault;
+pub mod observe;
 pub mod types;
