@@ -20,5 +20,6 @@
 pub mod clock;
 pub mod config;
 pub mod fault;
+pub mod listen;
 pub mod observe;
 pub mod types;
