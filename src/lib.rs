@@ -22,4 +22,5 @@ pub mod config;
 pub mod fault;
 pub mod listen;
 pub mod observe;
+pub mod secure;
 pub mod types;

@@ -1,0 +1,194 @@
+//! Step 2: TLS.
+//!
+//! [`Certificates`] are what a listener can prove to be; [`server_config`] makes of them the settings for
+//! handshakes to come, exchanged whole at a reload; [`handshake`] turns an [`Accepted`] into a [`Secured`].
+//!
+//! Invariants: TLS 1.2 and 1.3 with authenticated encryption only, no renegotiation, no early data. Nothing is
+//! buffered without a bound, before or after the handshake. A set of certificates with one fault is not served at all.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::{CipherSuite, HandshakeKind, NamedGroup, ProtocolVersion, ServerConfig, ServerConnection};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+pub use certificates::{Certificates, Leaf};
+pub use faults::{LoadFault, Problem, Warning, WarningKind};
+pub use first_bytes::Opening;
+pub use self_signed::{SelfSigned, self_signed};
+pub use settings::{Tickets, server_config};
+
+use crate::fault::CloseReason;
+use crate::listen::{Accepted, Facts, Permit, Prefixed};
+
+mod certificates;
+mod faults;
+mod first_bytes;
+mod load;
+mod self_signed;
+mod settings;
+
+/// A connection with agreed TLS.
+#[derive(Debug)]
+pub struct Secured {
+    io: Box<TlsStream<Prefixed<TcpStream>>>,
+    facts: Facts,
+    tls: TlsFacts,
+    permit: Permit,
+}
+
+impl Secured {
+    /// What is known of the connection.
+    pub fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// What was agreed.
+    pub fn tls(&self) -> &TlsFacts {
+        &self.tls
+    }
+
+    /// Takes the connection apart. Whoever uses the stream keeps the permit for as long.
+    pub fn into_parts(self) -> (Box<TlsStream<Prefixed<TcpStream>>>, Facts, TlsFacts, Permit) {
+        (self.io, self.facts, self.tls, self.permit)
+    }
+}
+
+/// What client and node agreed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFacts {
+    /// The protocol version.
+    pub version: ProtocolVersion,
+    /// The cipher suite.
+    pub suite: CipherSuite,
+    /// The group of the key exchange; `None` if a TLS 1.2 session was resumed.
+    pub group: Option<NamedGroup>,
+    /// The name that the client asked for, in lower case; `None` also if it asked for an IP address.
+    pub sni: Option<Box<str>>,
+    /// Whether the client agreed to the application protocol by name (ALPN); it is `http/1.1` either way.
+    pub alpn: bool,
+    /// Whether an earlier session was resumed.
+    pub resumed: bool,
+}
+
+impl fmt::Display for TlsFacts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let unknown = "unknown";
+        let version = self.version.as_str().unwrap_or(unknown);
+        let suite = self.suite.as_str().unwrap_or(unknown);
+        let group = self.group.and_then(|group| group.as_str()).unwrap_or("no key exchange");
+        write!(f, "{version} {suite} {group}")
+    }
+}
+
+/// Agrees TLS with the client.
+///
+/// Plain HTTP is answered with a short text that says to use HTTPS, everything else that is not TLS with an alert.
+///
+/// # Errors
+/// [`CloseReason::Malformed`] after plain HTTP, [`CloseReason::ProxyHeader`] after a PROXY header from a peer that is not
+/// a listed balancer, [`CloseReason::TlsFailed`] if the two cannot agree, [`CloseReason::ClientClosed`] if the client
+/// went away. The connection is closed then and its places are free.
+///
+/// # Cancel safety
+/// Waits for the client without a limit of its own: the caller holds one deadline over [`Incoming::accept`] and this.
+/// Dropping the future closes the connection and gives its places back.
+///
+/// [`Incoming::accept`]: crate::listen::Incoming::accept
+pub async fn handshake(accepted: Accepted, config: Arc<ServerConfig>) -> Result<Secured, CloseReason> {
+    let (mut io, facts, permit) = accepted.into_parts();
+    let opening = match io.peek(FIRST_READ).await {
+        Ok([]) | Err(_) => return Err(CloseReason::ClientClosed),
+        Ok(bytes) => Opening::of(bytes),
+    };
+    match opening {
+        Opening::Http => {
+            answer_plain_http(io).await;
+            return Err(CloseReason::Malformed);
+        }
+        Opening::ProxyHeader => {
+            tracing::debug!(peer = %facts.peer, listener = &*facts.listener, "PROXY header from a peer that is not a listed balancer");
+            return Err(CloseReason::ProxyHeader);
+        }
+        Opening::Tls | Opening::Foreign => {}
+    }
+    let agreed = TlsAcceptor::from(config)
+        .accept_with(io, |session| session.set_buffer_limit(Some(BUFFER_LIMIT)))
+        .await;
+    match agreed {
+        Ok(io) => {
+            let tls = TlsFacts::of(io.get_ref().1).ok_or(CloseReason::Internal)?;
+            // More than a kibibyte: moved on from step to step, it would have a place in each.
+            let io = Box::new(io);
+            Ok(Secured { io, facts, tls, permit })
+        }
+        Err(cause) => {
+            tracing::debug!(client = %facts.client, listener = &*facts.listener, %cause, "no TLS");
+            Err(reason(&cause))
+        }
+    }
+}
+
+impl TlsFacts {
+    /// The facts of a finished handshake.
+    fn of(session: &ServerConnection) -> Option<Self> {
+        Some(Self {
+            version: session.protocol_version()?,
+            suite: session.negotiated_cipher_suite()?.suite(),
+            group: session.negotiated_key_exchange_group().map(|group| group.name()),
+            sni: session.server_name().map(Box::from),
+            alpn: session.alpn_protocol().is_some(),
+            resumed: session.handshake_kind() == Some(HandshakeKind::Resumed),
+        })
+    }
+}
+
+/// Tells a person's browser or script what to do, and waits a moment for it to have read that.
+async fn answer_plain_http(mut io: Prefixed<TcpStream>) {
+    let answer = format!(
+        "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n{PLAIN_HTTP_ADVICE}",
+        PLAIN_HTTP_ADVICE.len()
+    );
+    let goodbye = async {
+        io.write_all(answer.as_bytes()).await?;
+        io.shutdown().await?;
+        // Closing with unread bytes would reset the connection, and the client could lose the answer.
+        let mut unread = [0; 512];
+        let mut left = LINGER_BYTES;
+        while left > 0 {
+            match io.read(&mut unread).await? {
+                0 => break,
+                length => left = left.saturating_sub(length),
+            }
+        }
+        Ok::<_, io::Error>(())
+    };
+    let _gone_or_answered = tokio::time::timeout(LINGER, goodbye).await;
+}
+
+fn reason(cause: &io::Error) -> CloseReason {
+    if cause.kind() == io::ErrorKind::InvalidData {
+        CloseReason::TlsFailed
+    } else if cause.kind() == io::ErrorKind::Other {
+        CloseReason::Internal
+    } else {
+        CloseReason::ClientClosed
+    }
+}
+
+/// Room for the first message of today's browsers, with a post-quantum key share; freed as soon as it is read.
+const FIRST_READ: usize = 2048;
+
+/// What a connection may hold of bytes that its client does not take, and at most as much once more unread.
+const BUFFER_LIMIT: usize = 64 * 1024;
+
+const LINGER: Duration = Duration::from_secs(1);
+const LINGER_BYTES: usize = 64 * 1024;
+
+const PLAIN_HTTP_ADVICE: &str = "This port speaks HTTPS. Write https:// before the address.\n";

@@ -1,0 +1,172 @@
+//! Which certificate a client is shown.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use rustls::SignatureAlgorithm;
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+
+use super::faults::{LoadFault, Warning, WarningKind};
+use super::load::{Pair, load_pair};
+use crate::config::{Config, Listener};
+
+/// The certificates of a listener by the names in them. They do not change; a reload makes others.
+///
+/// A client that asks for a name gets the certificate of that name, else that of the wildcard one label above, else the
+/// default: the first that the listener lists. A client that asks for no name or for an IP address gets the default. If
+/// several keys can speak for a name, ECDSA comes before Ed25519 before RSA, as far as the client knows them; of one
+/// kind, the first that is listed counts.
+pub struct Certificates {
+    exact: HashMap<Box<str>, Choice>,
+    wildcard: HashMap<Box<str>, Choice>,
+    default: Choice,
+    leaves: Vec<Leaf>,
+    warnings: Vec<Warning>,
+}
+
+/// A certificate that is served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leaf {
+    /// Its name in the configuration.
+    pub certificate: String,
+    /// The host names and addresses in it.
+    pub names: Vec<String>,
+    /// When it becomes valid.
+    pub not_before: Timestamp,
+    /// When it expires.
+    pub not_after: Timestamp,
+}
+
+impl Certificates {
+    /// Reads the certificates that `listener` lists. Blocks on the file system.
+    ///
+    /// # Errors
+    /// Every fault of every certificate, and then nothing of the set is served.
+    pub fn load(config: &Config, listener: &Listener, now: Timestamp) -> Result<Self, Vec<LoadFault>> {
+        let mut pairs = Vec::new();
+        let mut faults = Vec::new();
+        for name in &listener.certificates {
+            match load_pair(name, config.certificates.get(name), now) {
+                Ok(pair) => pairs.push(pair),
+                Err(of_this) => faults.extend(of_this),
+            }
+        }
+        if !faults.is_empty() {
+            return Err(faults);
+        }
+        Ok(Self::of(pairs))
+    }
+
+    /// The certificates that are served, in the listener's order.
+    pub fn leaves(&self) -> &[Leaf] {
+        &self.leaves
+    }
+
+    /// What an operator should look at although everything is served.
+    pub fn warnings(&self) -> &[Warning] {
+        &self.warnings
+    }
+
+    fn of(pairs: Vec<Pair>) -> Self {
+        let mut default = Choice::default();
+        if let Some(first) = pairs.first() {
+            for twin in pairs.iter().filter(|pair| pair.leaf.names == first.leaf.names) {
+                default.offer(twin);
+            }
+        }
+        let mut set = Self {
+            exact: HashMap::new(),
+            wildcard: HashMap::new(),
+            default,
+            leaves: Vec::new(),
+            warnings: Vec::new(),
+        };
+        for pair in pairs {
+            set.add(pair);
+        }
+        set
+    }
+
+    fn add(&mut self, pair: Pair) {
+        let mut shadowed = Vec::new();
+        for name in &pair.leaf.names {
+            let (table, key) = match name.strip_prefix("*.") {
+                Some(parent) => (&mut self.wildcard, parent),
+                None => (&mut self.exact, name.as_str()),
+            };
+            if !table.entry(key.into()).or_default().offer(&pair) {
+                shadowed.push(name.clone());
+            }
+        }
+        self.warnings.extend(pair.warnings);
+        if !shadowed.is_empty() {
+            let kind = WarningKind::Shadowed { names: shadowed };
+            self.warnings.push(Warning {
+                certificate: pair.leaf.certificate.clone(),
+                file: pair.file,
+                kind,
+            });
+        }
+        self.leaves.push(pair.leaf);
+    }
+
+    fn choice(&self, sni: Option<&str>) -> &Choice {
+        let named = sni.map(|name| name.strip_suffix('.').unwrap_or(name)).and_then(|name| {
+            let above = || name.split_once('.').and_then(|(_, parent)| self.wildcard.get(parent));
+            self.exact.get(name).or_else(above)
+        });
+        named.unwrap_or(&self.default)
+    }
+}
+
+impl ResolvesServerCert for Certificates {
+    /// The TLS library hands the name over in lower case, and nothing if the client wrote an IP address.
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let Choice(keys) = self.choice(hello.server_name());
+        let fits = |key: &&Arc<CertifiedKey>| key.key.choose_scheme(hello.signature_schemes()).is_some();
+        match keys.as_slice() {
+            [only] => Some(only),
+            several => several.iter().find(fits).or(several.last()),
+        }
+        .cloned()
+    }
+}
+
+impl fmt::Debug for Certificates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Certificates")
+            .field("leaves", &self.leaves)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The keys that can speak for one name, at most one of a kind, the preferred first.
+#[derive(Default)]
+struct Choice(Vec<Arc<CertifiedKey>>);
+
+impl Choice {
+    /// Takes the pair in, unless one of its kind is there already.
+    fn offer(&mut self, pair: &Pair) -> bool {
+        let kind = pair.key.key.algorithm();
+        if self.0.iter().any(|key| key.key.algorithm() == kind) {
+            return false;
+        }
+        self.0.push(Arc::clone(&pair.key));
+        self.0.sort_by_key(|key| cost(key.key.algorithm()));
+        true
+    }
+}
+
+/// A signature with RSA costs the node some twenty times one with ECDSA.
+fn cost(algorithm: SignatureAlgorithm) -> u8 {
+    if algorithm == SignatureAlgorithm::ECDSA {
+        0
+    } else if algorithm == SignatureAlgorithm::ED25519 {
+        1
+    } else {
+        2
+    }
+}

@@ -1,0 +1,51 @@
+//! The settings of a handshake.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+use rustls::crypto::aws_lc_rs;
+use rustls::server::{NoServerSessionStorage, ProducesTickets, ResolvesServerCert};
+
+/// The keys of session tickets: in memory only, exchanged every six hours; a ticket is good for at most twelve.
+///
+/// Made once for the node, so that a reload ends no session; nothing is kept for a session.
+#[derive(Clone)]
+pub struct Tickets(Arc<dyn ProducesTickets>);
+
+impl Tickets {
+    /// Draws the first keys.
+    ///
+    /// # Errors
+    /// If the system gives no random bytes.
+    pub fn new() -> Result<Self, rustls::Error> {
+        aws_lc_rs::Ticketer::new().map(Self)
+    }
+}
+
+impl fmt::Debug for Tickets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tickets(…)")
+    }
+}
+
+/// TLS 1.2 and 1.3 with authenticated encryption, a post-quantum key exchange for whoever knows it, and `http/1.1`.
+///
+/// # Errors
+/// Only if the cryptographic library lacks what every build of it has.
+pub fn server_config(
+    certificates: Arc<dyn ResolvesServerCert>,
+    tickets: &Tickets,
+) -> Result<Arc<ServerConfig>, rustls::Error> {
+    // Suites are those of the library's default: all of them AEAD with ephemeral keys. The client's order among them
+    // counts, since only the client knows whether it computes AES or ChaCha20 faster.
+    let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?
+        .with_no_client_auth()
+        .with_cert_resolver(certificates);
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.ticketer = Arc::clone(&tickets.0);
+    config.send_tls13_tickets = 1;
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    Ok(Arc::new(config))
+}
