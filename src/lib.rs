@@ -20,7 +20,9 @@
 pub mod clock;
 pub mod config;
 pub mod fault;
+pub mod inspect;
 pub mod listen;
 pub mod observe;
+pub mod route;
 pub mod secure;
 pub mod types;

@@ -1,0 +1,228 @@
+//! Step 4: headers and sizes within bounds, before anything is parsed.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST};
+use http::uri::Authority;
+use http::{HeaderMap, Request, StatusCode, Version};
+use http_body::Body;
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+
+use crate::fault::CloseReason;
+
+/// The largest control message, in bytes.
+pub const CONTROL_MAX: usize = 256 * 1024;
+
+/// The types under which clients send control messages; what is in them is XML whichever they say (protocol sheet 1.2).
+const CONTROL_TYPES: [&str; 3] = ["application/x-www-form-urlencoded", "application/xml", "text/xml"];
+
+/// Why a request was turned away, and what the client is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Rejected {
+    /// No `Host`, several, or one that is no authority.
+    #[error("Host is missing, repeated or malformed")]
+    Host,
+    /// A content type other than the three of the protocol.
+    #[error("content type is not XML")]
+    Type,
+    /// A content encoding.
+    #[error("content encodings are not accepted")]
+    Encoding,
+    /// The body is larger than it may be.
+    #[error("message is larger than {CONTROL_MAX} bytes")]
+    TooLarge,
+    /// The body did not arrive in time.
+    #[error("message did not arrive in time")]
+    Timeout,
+    /// The body broke off.
+    #[error("message broke off")]
+    BrokeOff,
+}
+
+impl Rejected {
+    /// The status that the client is answered.
+    pub fn status(self) -> StatusCode {
+        match self {
+            Self::Host | Self::BrokeOff => StatusCode::BAD_REQUEST,
+            Self::Type | Self::Encoding => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Timeout => StatusCode::REQUEST_TIMEOUT,
+        }
+    }
+
+    /// The line that the client is answered.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Host => "Host is missing, repeated or malformed\n",
+            Self::Type => "control messages are XML\n",
+            Self::Encoding => "content encodings are not accepted\n",
+            Self::TooLarge => "control messages have at most 256 KiB\n",
+            Self::Timeout => "the message did not arrive in time\n",
+            Self::BrokeOff => "the message broke off\n",
+        }
+    }
+
+    /// Why its connection ends.
+    pub fn close_reason(self) -> CloseReason {
+        match self {
+            Self::Host | Self::Type | Self::Encoding => CloseReason::Malformed,
+            Self::TooLarge => CloseReason::TooLarge,
+            Self::Timeout => CloseReason::Timeout,
+            Self::BrokeOff => CloseReason::ClientClosed,
+        }
+    }
+}
+
+/// The authority under which the client asked: that of an absolute target, else the one `Host` (RFC 9112 section 3.2).
+///
+/// # Errors
+///
+/// [`Rejected::Host`] if there is none (but `Ok(None)` for HTTP/1.0), more than one, or it is malformed.
+pub fn authority<B>(request: &Request<B>) -> Result<Option<Authority>, Rejected> {
+    let mut hosts = request.headers().get_all(HOST).iter();
+    let host = match (hosts.next(), hosts.next()) {
+        (Some(host), None) => Some(host.to_str().ok().and_then(parse_authority).ok_or(Rejected::Host)?),
+        (None, _) if request.version() < Version::HTTP_11 => None,
+        _ => return Err(Rejected::Host),
+    };
+    Ok(request.uri().authority().cloned().or(host))
+}
+
+/// Reads a control message whole: at most [`CONTROL_MAX`] bytes within `deadline`.
+///
+/// A declared length over the limit is turned away before the body is asked for, so that no `100 Continue` precedes
+/// the refusal.
+///
+/// # Errors
+///
+/// [`Rejected`] says why; the rest of the body is left unread.
+pub async fn control_body<B>(request: Request<B>, deadline: Duration) -> Result<Bytes, Rejected>
+where
+    B: Body<Data = Bytes>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    control_headers(request.headers())?;
+    let body = Limited::new(request.into_body(), CONTROL_MAX);
+    match tokio::time::timeout(deadline, body.collect()).await {
+        Err(_) => Err(Rejected::Timeout),
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(fault)) if fault.is::<LengthLimitError>() => Err(Rejected::TooLarge),
+        Ok(Err(_)) => Err(Rejected::BrokeOff),
+    }
+}
+
+fn control_headers(headers: &HeaderMap) -> Result<(), Rejected> {
+    let declared = headers
+        .get(CONTENT_LENGTH)
+        .and_then(|v| v.to_str().ok())
+        .and_then(|v| v.parse::<u64>().ok());
+    if declared.is_some_and(|length| length > CONTROL_MAX as u64) {
+        return Err(Rejected::TooLarge);
+    }
+    if headers
+        .get(CONTENT_ENCODING)
+        .is_some_and(|encoding| encoding != "identity")
+    {
+        return Err(Rejected::Encoding);
+    }
+    let Some(kind) = headers.get(CONTENT_TYPE) else {
+        return Ok(());
+    };
+    let essence = kind
+        .to_str()
+        .unwrap_or_default()
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim();
+    if CONTROL_TYPES.iter().any(|known| essence.eq_ignore_ascii_case(known)) {
+        Ok(())
+    } else {
+        Err(Rejected::Type)
+    }
+}
+
+/// Reads an authority without user information, whose port, if any, is a number.
+fn parse_authority(text: &str) -> Option<Authority> {
+    let authority: Authority = text.parse().ok()?;
+    let port = text.strip_prefix(authority.host())?;
+    let port_is_sound = port.is_empty() || port.strip_prefix(':')?.parse::<u16>().is_ok();
+    (port_is_sound && !authority.host().is_empty()).then_some(authority)
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::Full;
+
+    use super::*;
+
+    fn request(headers: &[(&str, &str)]) -> Request<Full<Bytes>> {
+        let mut builder = Request::post("/broker/xml");
+        for (name, value) in headers {
+            builder = builder.header(*name, *value);
+        }
+        builder.body(Full::new(Bytes::from_static(b"<broker/>"))).unwrap()
+    }
+
+    async fn outcome(headers: &[(&str, &str)]) -> Result<Bytes, Rejected> {
+        control_body(request(headers), Duration::from_secs(1)).await
+    }
+
+    #[tokio::test]
+    async fn the_types_that_clients_really_send_are_accepted() {
+        for kind in [
+            "application/x-www-form-urlencoded; charset=UTF-8",
+            "text/xml;charset=UTF-8",
+            "Application/XML",
+        ] {
+            assert!(outcome(&[("content-type", kind)]).await.is_ok(), "{kind}");
+        }
+        assert!(outcome(&[]).await.is_ok());
+        assert_eq!(
+            outcome(&[("content-type", "application/json")]).await,
+            Err(Rejected::Type)
+        );
+        assert_eq!(outcome(&[("content-encoding", "gzip")]).await, Err(Rejected::Encoding));
+    }
+
+    #[tokio::test]
+    async fn a_body_over_the_limit_is_refused_declared_or_not() {
+        assert_eq!(outcome(&[("content-length", "262145")]).await, Err(Rejected::TooLarge));
+        let mut big = request(&[]);
+        *big.body_mut() = Full::new(Bytes::from(vec![b' '; CONTROL_MAX + 1]));
+        assert_eq!(control_body(big, Duration::from_secs(1)).await, Err(Rejected::TooLarge));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_never_comes_ends_at_the_deadline() {
+        let (_sender, body) = http_body_util::channel::Channel::<Bytes>::new(1);
+        let request = Request::post("/broker/xml").body(body).unwrap();
+        assert_eq!(
+            control_body(request, Duration::from_secs(15)).await,
+            Err(Rejected::Timeout)
+        );
+    }
+
+    #[test]
+    fn the_authority_of_the_target_wins_over_host() {
+        let mut absolute = request(&[("host", "b.gw.test")]);
+        *absolute.uri_mut() = "http://a.gw.test/broker/xml".parse().unwrap();
+        assert_eq!(authority(&absolute).unwrap().unwrap().host(), "a.gw.test");
+    }
+
+    #[test]
+    fn ipv6_literals_keep_their_brackets_and_bad_ones_are_refused() {
+        for good in ["[2001:db8::1]", "[::1]:8443", "gw.test:8443", "GW.TEST."] {
+            assert_eq!(authority(&request(&[("host", good)])).unwrap().unwrap().as_str(), good);
+        }
+        for bad in ["", "[::1", "::1:8443", "a@b", "gw.test:", "gw.test:99999", "gw test"] {
+            assert_eq!(authority(&request(&[("host", bad)])), Err(Rejected::Host), "{bad:?}");
+        }
+        assert_eq!(
+            authority(&request(&[("host", "a"), ("host", "b")])),
+            Err(Rejected::Host)
+        );
+        assert_eq!(authority(&request(&[])), Err(Rejected::Host));
+    }
+}
