@@ -22,6 +22,7 @@ pub mod broker;
 pub mod clock;
 pub mod config;
 pub mod fault;
+pub mod grant;
 pub mod inspect;
 pub mod listen;
 pub mod observe;

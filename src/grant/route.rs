@@ -1,0 +1,81 @@
+//! A route: one inside address that a session may have dialled.
+
+use std::fmt;
+
+use crate::types::{DesktopId, Protocol, Target};
+
+/// One inside address that a grant permits to be dialled, and as what.
+#[derive(Debug)]
+pub struct Route {
+    id: RouteId,
+    desktop: DesktopId,
+    protocol: Protocol,
+    target: Target,
+}
+
+impl Route {
+    /// The most routes that one session may have.
+    pub const MAX: usize = 256;
+
+    pub(super) fn new(id: RouteId, desktop: DesktopId, protocol: Protocol, target: Target) -> Self {
+        Self {
+            id,
+            desktop,
+            protocol,
+            target,
+        }
+    }
+
+    /// Its number within the session.
+    pub fn id(&self) -> RouteId {
+        self.id
+    }
+
+    /// The desktop to which it leads.
+    pub fn desktop(&self) -> &DesktopId {
+        &self.desktop
+    }
+
+    /// What is spoken over it.
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// What to dial.
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// The name by which a tunnel knows it: protocol and number, at most 23 octets.
+    pub fn port_name(&self) -> String {
+        format!("{}-{}", self.protocol.wire_name().to_ascii_lowercase(), self.id)
+    }
+
+    pub(super) fn leads_to(&self, desktop: &DesktopId, protocol: Protocol, target: &Target) -> bool {
+        self.desktop == *desktop && self.protocol == protocol && self.target == *target
+    }
+}
+
+/// The number of a route within its session; never used twice there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RouteId(pub(super) u32);
+
+impl fmt::Display for RouteId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Why a session gets no further route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RouteRefusal {
+    /// The session is over.
+    #[error("the session has ended")]
+    Ended,
+    /// The desktop's `max_sessions` is reached.
+    #[error("the desktop has as many sessions as it may have")]
+    DesktopFull,
+    /// The session has [`Route::MAX`] routes.
+    #[error("the session has as many routes as it may have")]
+    TooMany,
+}

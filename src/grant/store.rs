@@ -1,0 +1,409 @@
+//! The store of live grants.
+//!
+//! Readers (admission, look-up) go through two lock-free maps and never wait. Changes (mint, end, re-arm) take the ledger's
+//! lock for a moment. Lock order: a grant's tokens or routes, then the ledger; the two of one grant are never
+//! held together.
+
+#[cfg(test)]
+mod invariants;
+
+use std::collections::HashSet;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use zeroize::Zeroize;
+
+use super::admission::{Denied, Granted, Place, Secondary};
+use super::ledger::{Ledger, Occupancy};
+use super::random::{Randomness, SystemRandomness};
+use super::token::{Digest, GrantSecret, Issued, Owner, Presented, Recognition, Token, TokenSecret};
+use super::{Grant, LONGEST};
+use crate::authenticate::Authenticated;
+use crate::config;
+use crate::fault::{CloseReason, Refusal};
+use crate::types::{DesktopId, NodeName, Secret, SessionId, UserName};
+
+/// The live grants of this node.
+pub struct Store {
+    limits: ArcSwap<config::Session>,
+    recognition: Recognition,
+    random: Box<dyn Randomness>,
+    sessions: papaya::HashMap<SessionId, Arc<Grant>, BuildHasherDefault<Uniform>>,
+    tokens: papaya::HashMap<Digest, Entry, BuildHasherDefault<Uniform>>,
+    ledger: Mutex<Ledger>,
+    occupancy: Arc<Occupancy>,
+}
+
+impl Store {
+    /// An empty store of the node `label`, whose tokens sisters with the same `recognition` key can attribute.
+    pub fn new(label: NodeName, recognition: Option<&Secret>, limits: config::Session) -> Self {
+        Self::with_randomness(label, recognition, limits, Box::new(SystemRandomness))
+    }
+
+    /// The same with the given randomness. Outside tests it must be unpredictable.
+    pub fn with_randomness(
+        label: NodeName,
+        recognition: Option<&Secret>,
+        limits: config::Session,
+        random: Box<dyn Randomness>,
+    ) -> Self {
+        Self {
+            limits: ArcSwap::from_pointee(limits),
+            recognition: Recognition::new(label, recognition, &*random),
+            random,
+            sessions: papaya::HashMap::default(),
+            tokens: papaya::HashMap::default(),
+            ledger: Mutex::default(),
+            occupancy: Arc::default(),
+        }
+    }
+
+    /// Puts other limits in force. Counts (total, per user, connections) hold at once for whatever comes next; live
+    /// grants keep their times, announced tokens their window.
+    pub fn set_limits(&self, limits: config::Session) {
+        self.limits.store(Arc::new(limits));
+    }
+
+    /// Mints the grant of a user who has signed in.
+    ///
+    /// # Errors
+    /// The node or the user has as many sessions as it may have.
+    pub fn mint(&self, who: Authenticated, now: Instant) -> Result<Arc<Grant>, MintRefusal> {
+        let limits = self.limits.load();
+        let secret = GrantSecret::draw(&*self.random);
+        let sessions = self.sessions.pin();
+        let mut ledger = self.ledger.lock();
+        if sessions.len() >= limits.max {
+            return Err(MintRefusal::NodeFull);
+        }
+        if ledger.users.get(who.user()).map_or(0, Vec::len) >= limits.per_user {
+            return Err(MintRefusal::UserFull);
+        }
+        let mut id = self.draw_id();
+        while sessions.contains_key(&id) {
+            id = self.draw_id();
+        }
+        let grant = Arc::new(Grant::new(id, who, secret, &limits, self.occupancy.clone(), now));
+        ledger.enter(&grant);
+        ledger.arm(&grant, grant.next_look(now));
+        sessions.insert(id, grant.clone());
+        Ok(grant)
+    }
+
+    /// Issues a token for `secondary`, which must be used first within `session.first_use`.
+    ///
+    /// An earlier token of the same secondary is void at once if it was never used. One in use stays good for reconnects until
+    /// the new one is used. A token of an ended grant is refused with the reason of the end.
+    pub fn announce(&self, grant: &Arc<Grant>, secondary: Secondary, now: Instant) -> Token {
+        let entries = self.tokens.pin();
+        let mut tokens = grant.tokens.lock();
+        if let Some(end) = grant.revocation() {
+            drop(tokens);
+            let secret = TokenSecret::draw(&*self.random);
+            self.remember(secret.digest(), Entry::Ended { session: grant.id, end });
+            return self.recognition.write(&secret);
+        }
+        tokens.issued.retain(|issued| {
+            let keep = issued.secondary != secondary || issued.used;
+            if !keep {
+                entries.remove(&issued.digest);
+            }
+            keep
+        });
+        tokens.generation += 1;
+        let generation = tokens.generation;
+        let secret = tokens.secret.derive(secondary, generation);
+        let digest = secret.digest();
+        tokens.issued.reserve_exact(1);
+        tokens.issued.push(Issued {
+            secondary,
+            generation,
+            digest,
+            used: false,
+        });
+        let use_by = now + self.limits.load().first_use.min(LONGEST);
+        let used = AtomicBool::new(false);
+        entries.insert(
+            digest,
+            Entry::Live {
+                grant: grant.clone(),
+                secondary,
+                generation,
+                use_by,
+                used,
+            },
+        );
+        self.recognition.write(&secret)
+    }
+
+    /// Admits a connection of `secondary` that shows the token `text`.
+    ///
+    /// # Errors
+    /// [`Denied`] with exactly one reason. Every readable token costs the same work, whatever the reason.
+    pub fn admit(&self, text: &str, secondary: Secondary, now: Instant) -> Result<Granted, Denied> {
+        if text.is_empty() {
+            return Err(Denied::stray(Refusal::NoToken));
+        }
+        let Some(presented) = Presented::parse(text) else {
+            return Err(Denied::stray(Refusal::Malformed));
+        };
+        let owner = self.recognition.owner(&presented);
+        let entries = self.tokens.pin();
+        let entry = entries.get(&presented.digest());
+        match (owner, entry) {
+            (Owner::Sister(owner), _) => Err(Denied::sister(owner)),
+            (Owner::Stranger, _) | (Owner::Own, None) => Err(Denied::stray(Refusal::UnknownToken)),
+            (Owner::Own, Some(Entry::Ended { session, end })) => Err(Denied::ended(*session, *end)),
+            (
+                Owner::Own,
+                Some(Entry::Live {
+                    grant,
+                    secondary: announced,
+                    generation,
+                    use_by,
+                    used,
+                }),
+            ) => {
+                if let Some(end) = grant.revocation().or_else(|| grant.overdue(now)) {
+                    return Err(Denied::ended(grant.id, end));
+                }
+                if *announced != secondary {
+                    return Err(Denied::of(grant.id, Refusal::WrongProtocol));
+                }
+                if !used.load(Ordering::Acquire) && now > *use_by {
+                    return Err(Denied::of(grant.id, Refusal::WindowMissed));
+                }
+                let Some(place) = Place::take(grant, self.limits.load().connections) else {
+                    return Err(Denied::of(grant.id, Refusal::FlowLimit));
+                };
+                if !used.load(Ordering::Acquire) {
+                    self.first_use(grant, secondary, *generation, used)?;
+                }
+                match grant.revocation() {
+                    Some(end) => Err(Denied::ended(grant.id, end)),
+                    None => Ok(Granted::new(place, secondary)),
+                }
+            }
+        }
+    }
+
+    /// Ends the grant `id`. `false` if there is none.
+    pub fn revoke(&self, id: SessionId, reason: CloseReason) -> bool {
+        self.get(id).is_some_and(|grant| self.end(&grant, reason))
+    }
+
+    /// Ends all grants of `user`; how many there were.
+    pub fn revoke_user(&self, user: &UserName, reason: CloseReason) -> usize {
+        self.by_user(user)
+            .iter()
+            .filter(|grant| self.end(grant, reason))
+            .count()
+    }
+
+    /// Ends all grants; how many there were.
+    pub fn revoke_all(&self, reason: CloseReason) -> usize {
+        self.list().iter().filter(|grant| self.end(grant, reason)).count()
+    }
+
+    /// Ends the grants whose time is over at `now`, and says which and why. Costs only what is due.
+    pub fn sweep(&self, now: Instant) -> Vec<(Arc<Grant>, CloseReason)> {
+        let mut ended = Vec::new();
+        loop {
+            let due = self.ledger.lock().take_due(now, SWEEP_BATCH);
+            if due.is_empty() {
+                return ended;
+            }
+            for grant in due.into_iter().filter_map(|id| self.get(id)) {
+                match grant.overdue(now) {
+                    Some(reason) if self.end(&grant, reason) => ended.push((grant, reason)),
+                    Some(_) => {}
+                    None => self.arm_again(&grant, now),
+                }
+            }
+        }
+    }
+
+    /// When [`sweep`](Self::sweep) is due next; `None` without grants.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.ledger.lock().deadlines.first().map(|&(at, _)| at)
+    }
+
+    /// The live grant `id`.
+    pub fn get(&self, id: SessionId) -> Option<Arc<Grant>> {
+        self.sessions.pin().get(&id).cloned()
+    }
+
+    /// All live grants, oldest first.
+    pub fn list(&self) -> Vec<Arc<Grant>> {
+        let mut grants: Vec<_> = self.sessions.pin().values().cloned().collect();
+        grants.sort_unstable_by_key(|grant| (grant.created, grant.id));
+        grants
+    }
+
+    /// The live grants of `user`, oldest first.
+    pub fn by_user(&self, user: &UserName) -> Vec<Arc<Grant>> {
+        let ids = self.ledger.lock().users.get(user).cloned().unwrap_or_default();
+        ids.into_iter().filter_map(|id| self.get(id)).collect()
+    }
+
+    /// How many grants live.
+    pub fn len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Whether none lives.
+    pub fn is_empty(&self) -> bool {
+        self.sessions.is_empty()
+    }
+
+    /// How many sessions have a route to `desktop`.
+    pub fn sessions_on(&self, desktop: &DesktopId) -> usize {
+        self.occupancy.sessions(desktop)
+    }
+
+    /// Marks a token used, and voids the one that it replaces.
+    fn first_use(&self, grant: &Grant, secondary: Secondary, generation: u64, used: &AtomicBool) -> Result<(), Denied> {
+        let entries = self.tokens.pin();
+        let mut tokens = grant.tokens.lock();
+        let Some(own) = tokens.issued.iter_mut().find(|issued| issued.generation == generation) else {
+            // Voided, or the grant ended, between look-up and here.
+            return Err(match grant.revocation() {
+                Some(end) => Denied::ended(grant.id, end),
+                None => Denied::stray(Refusal::UnknownToken),
+            });
+        };
+        own.used = true;
+        used.store(true, Ordering::Release);
+        tokens.issued.retain(|issued| {
+            let keep = issued.secondary != secondary || issued.generation >= generation;
+            if !keep {
+                entries.remove(&issued.digest);
+            }
+            keep
+        });
+        Ok(())
+    }
+
+    /// Ends one grant, once: everything that holds it learns the reason; its tokens are remembered as ended.
+    fn end(&self, grant: &Grant, reason: CloseReason) -> bool {
+        if grant.ended.set(reason).is_err() {
+            return false;
+        }
+        let issued = {
+            let mut tokens = grant.tokens.lock();
+            tokens.secret.zeroize();
+            std::mem::take(&mut tokens.issued)
+        };
+        for token in issued {
+            self.remember(
+                token.digest,
+                Entry::Ended {
+                    session: grant.id,
+                    end: reason,
+                },
+            );
+        }
+        let desktops: HashSet<_> = std::mem::take(&mut grant.routes.lock().open)
+            .iter()
+            .map(|route| route.desktop().clone())
+            .collect();
+        for desktop in &desktops {
+            self.occupancy.leave(desktop);
+        }
+        {
+            let sessions = self.sessions.pin();
+            let mut ledger = self.ledger.lock();
+            ledger.leave(grant);
+            sessions.remove(&grant.id);
+        }
+        grant.revoked.cancel();
+        true
+    }
+
+    fn remember(&self, digest: Digest, ended: Entry) {
+        let entries = self.tokens.pin();
+        entries.insert(digest, ended);
+        if let Some(oldest) = self.ledger.lock().remember(digest) {
+            entries.remove(&oldest);
+        }
+    }
+
+    fn arm_again(&self, grant: &Grant, now: Instant) {
+        let mut ledger = self.ledger.lock();
+        // A grant that ends after this look is taken out by its end, which needs the same lock.
+        if grant.revocation().is_none() {
+            ledger.arm(grant, grant.next_look(now));
+        }
+    }
+
+    fn draw_id(&self) -> SessionId {
+        let mut bits = [0; 16];
+        self.random.fill(&mut bits);
+        SessionId::from_random(u128::from_le_bytes(bits))
+    }
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store")
+            .field("grants", &self.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why no grant was minted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MintRefusal {
+    /// `session.max` is reached.
+    #[error("the node has as many sessions as it may have")]
+    NodeFull,
+    /// `session.per_user` is reached.
+    #[error("the user has as many sessions as a user may have")]
+    UserFull,
+}
+
+/// What is known of a token.
+enum Entry {
+    Live {
+        grant: Arc<Grant>,
+        secondary: Secondary,
+        generation: u64,
+        use_by: Instant,
+        used: AtomicBool,
+    },
+    Ended {
+        session: SessionId,
+        end: CloseReason,
+    },
+}
+
+/// Hashes keys that are uniformly random already by taking eight octets of them.
+#[derive(Default)]
+struct Uniform(u64);
+
+impl Hasher for Uniform {
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(byte);
+        }
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = value;
+    }
+
+    fn write_u128(&mut self, value: u128) {
+        self.0 = (value >> 64) as u64 ^ value as u64;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// How many grants are looked at under one hold of the ledger's lock.
+const SWEEP_BATCH: usize = 256;
