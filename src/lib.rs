@@ -28,4 +28,6 @@ pub mod listen;
 pub mod observe;
 pub mod route;
 pub mod secure;
+pub mod tunnel;
 pub mod types;
+pub mod upstream;

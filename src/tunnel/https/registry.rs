@@ -1,0 +1,301 @@
+//! The live tunnels of this node by their session.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bytes::Bytes;
+use http_body::Body;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::actor::{Link, Tunnel};
+use super::lane::TunnelBody;
+use super::session::{Limits, Terms};
+use crate::clock;
+use crate::config;
+#[cfg(doc)]
+use crate::fault::CloseReason;
+use crate::fault::Refusal;
+use crate::grant::{Granted, Randomness, Route, RouteId, SystemRandomness};
+use crate::types::{Secret, SessionId};
+
+/// The tunnels that live, at most one a session. Shared by all workers.
+#[derive(Debug)]
+pub struct Registry {
+    tunnels: papaya::HashMap<SessionId, Handle>,
+    serial: AtomicU64,
+    drain: CancellationToken,
+}
+
+impl Registry {
+    /// An empty registry. When `drain` is cancelled, its tunnels end as [`CloseReason::Drained`].
+    pub fn new(drain: CancellationToken) -> Self {
+        Self {
+            tunnels: papaya::HashMap::new(),
+            serial: AtomicU64::new(0),
+            drain,
+        }
+    }
+
+    /// Opens a tunnel: `body` is the client's stream, the result the body of the response to it.
+    ///
+    /// `connection_id` is the token under which the request was admitted; the client has to repeat it. The tunnel runs as
+    /// a task of `tasks`, on the runtime of the caller. A tunnel that the session has already ends as
+    /// [`CloseReason::Resumed`].
+    pub fn open<B>(
+        self: &Arc<Self>,
+        granted: Granted,
+        connection_id: &str,
+        body: B,
+        settings: Settings,
+        tasks: &TaskTracker,
+    ) -> TunnelBody
+    where
+        B: Body<Data = Bytes> + Send + 'static,
+    {
+        let id = granted.grant().id();
+        let secret = draw_secret();
+        let terms = Terms {
+            connection_id: Secret::new(connection_id),
+            reconnect_secret: secret.clone(),
+            lost_contact: settings.lost_contact,
+            reconnect_window: settings.reconnect_window,
+            session_left: granted.grant().hard_end().saturating_duration_since(clock::now()),
+            limits: settings.limits,
+        };
+        let serial = self.serial.fetch_add(1, Ordering::Relaxed);
+        let shared = Arc::new(Shared::new(serial, secret));
+        let (orders, inbox) = mpsc::channel(ORDERS);
+        let (link, response) = Link::new(granted, body);
+        let tunnel = Tunnel::new(terms, link, inbox, shared.clone(), self.drain.clone());
+        if let Some(old) = self.tunnels.pin().insert(id, Handle { orders, shared }) {
+            old.replace();
+        }
+        tasks.spawn(run(
+            tunnel,
+            Registration {
+                registry: self.clone(),
+                id,
+                serial,
+            },
+        ));
+        response
+    }
+
+    /// Has the session's tunnel go on over another connection. Cancel-safe: the client may try again.
+    ///
+    /// # Errors
+    /// [`Refusal::NotResumable`] if there is no tunnel, it has not come that far, or `secret` is not its secret.
+    pub async fn resume<B>(&self, granted: Granted, secret: &str, body: B) -> Result<TunnelBody, Refusal>
+    where
+        B: Body<Data = Bytes> + Send + 'static,
+    {
+        let handle = self.get(granted.grant().id()).ok_or(Refusal::NotResumable)?;
+        if !handle.shared.is_resumable() || handle.shared.secret != Secret::new(secret) {
+            return Err(Refusal::NotResumable);
+        }
+        let (link, response) = Link::new(granted, body);
+        // A tunnel takes its orders whatever else it waits for.
+        let order = Order::Attach(Box::new(link));
+        handle.orders.send(order).await.map_err(|_| Refusal::NotResumable)?;
+        Ok(response)
+    }
+
+    /// The session's tunnel.
+    pub fn get(&self, session: SessionId) -> Option<Handle> {
+        self.tunnels.pin().get(&session).cloned()
+    }
+
+    /// How many tunnels live.
+    pub fn len(&self) -> usize {
+        self.tunnels.len()
+    }
+
+    /// Whether none lives.
+    pub fn is_empty(&self) -> bool {
+        self.tunnels.is_empty()
+    }
+}
+
+/// What a tunnel is opened with; a reload changes that of later ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Silence after which a side gives the connection up.
+    pub lost_contact: Duration,
+    /// How long a tunnel waits without a connection.
+    pub reconnect_window: Duration,
+    /// Bounds of one tunnel.
+    pub limits: Limits,
+}
+
+impl Settings {
+    /// The settings of the configuration, with the usual bounds.
+    pub fn of(tunnel: &config::Tunnel) -> Self {
+        Self {
+            lost_contact: tunnel.lost_contact,
+            reconnect_window: tunnel.reconnect_window,
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// A live tunnel, for the control channel to list ports on.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    orders: mpsc::Sender<Order>,
+    shared: Arc<Shared>,
+}
+
+impl Handle {
+    /// Has the client listen on a local port for `route`, and says on which. Asked again for the same route, a port that
+    /// was not used up is named again. Cancel-safe: the port stays, and is found by the next call.
+    ///
+    /// # Errors
+    /// The client refuses or does not answer, the tunnel has too many ports, or is not there any more.
+    pub async fn listen(&self, route: Arc<Route>, single_use: bool) -> Result<u16, ListenFault> {
+        let (answer, port) = oneshot::channel();
+        self.orders
+            .send(Order::Listen {
+                route,
+                single_use,
+                answer,
+            })
+            .await
+            .map_err(|_| ListenFault::Gone)?;
+        match tokio::time::timeout(LISTEN_LIMIT, port).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(ListenFault::Gone),
+            Err(_) => Err(ListenFault::Timeout),
+        }
+    }
+
+    /// Takes the ports of a route back and ends their channels.
+    pub async fn unlisten(&self, route: RouteId) {
+        // A tunnel that is gone has no ports.
+        drop(self.orders.send(Order::Unlisten { route }).await);
+    }
+
+    fn replace(&self) {
+        self.shared.replaced.store(true, Ordering::Release);
+        // If the orders are full, the tunnel is about to look anyway.
+        drop(self.orders.try_send(Order::Look));
+    }
+}
+
+/// Why the client does not listen.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ListenFault {
+    /// The tunnel has ended.
+    #[error("the tunnel is gone")]
+    Gone,
+    /// The client is not authenticated yet.
+    #[error("the tunnel is not ready")]
+    NotReady,
+    /// The tunnel has as many ports as it may have.
+    #[error("the tunnel has too many ports")]
+    TooMany,
+    /// The client did not answer in time.
+    #[error("the client did not answer in time")]
+    Timeout,
+    /// The client could not listen.
+    #[error("the client could not listen: {words}")]
+    Refused {
+        /// The client's words.
+        words: String,
+    },
+}
+
+/// What others ask of a tunnel's task.
+#[derive(Debug)]
+pub(super) enum Order {
+    Listen {
+        route: Arc<Route>,
+        single_use: bool,
+        answer: oneshot::Sender<Result<u16, ListenFault>>,
+    },
+    Unlisten {
+        route: RouteId,
+    },
+    Attach(Box<Link>),
+    /// See what was [`Shared`].
+    Look,
+}
+
+/// What a tunnel's task and its handles both see.
+#[derive(Debug)]
+pub(super) struct Shared {
+    serial: u64,
+    secret: Secret,
+    resumable: AtomicBool,
+    replaced: AtomicBool,
+}
+
+impl Shared {
+    fn new(serial: u64, secret: Secret) -> Self {
+        Self {
+            serial,
+            secret,
+            resumable: AtomicBool::new(false),
+            replaced: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn set_resumable(&self, resumable: bool) {
+        self.resumable.store(resumable, Ordering::Release);
+    }
+
+    pub(super) fn is_replaced(&self) -> bool {
+        self.replaced.load(Ordering::Acquire)
+    }
+
+    fn is_resumable(&self) -> bool {
+        self.resumable.load(Ordering::Acquire) && !self.is_replaced()
+    }
+}
+
+/// A tunnel's place in the registry, given back whatever becomes of its task.
+struct Registration {
+    registry: Arc<Registry>,
+    id: SessionId,
+    serial: u64,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let tunnels = self.registry.tunnels.pin();
+        // Another one may have its place already.
+        let _ = tunnels.remove_if(&self.id, |_, handle| handle.shared.serial == self.serial);
+    }
+}
+
+async fn run(mut tunnel: Tunnel, registration: Registration) {
+    let opened = clock::now();
+    let reason = (&mut tunnel).await;
+    let tally = tunnel.tally();
+    drop(tunnel);
+    tracing::info!(
+        session = %registration.id,
+        reason = reason.code(),
+        bytes_in = tally.octets_in,
+        bytes_out = tally.octets_out,
+        channels = tally.channels,
+        reconnects = tally.reconnects,
+        seconds = clock::now().saturating_duration_since(opened).as_secs(),
+        "tunnel closed"
+    );
+}
+
+fn draw_secret() -> Secret {
+    let mut bits = [0; 16];
+    SystemRandomness.fill(&mut bits);
+    Secret::new(URL_SAFE_NO_PAD.encode(bits))
+}
+
+/// Orders that wait for a tunnel's task.
+const ORDERS: usize = 8;
+/// How long a client has to open a port.
+const LISTEN_LIMIT: Duration = Duration::from_secs(10);
