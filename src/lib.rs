@@ -21,6 +21,7 @@ pub mod authenticate;
 pub mod broker;
 pub mod clock;
 pub mod config;
+pub mod control;
 pub mod fault;
 pub mod grant;
 pub mod inspect;
