@@ -19,6 +19,7 @@
 
 pub mod authenticate;
 pub mod broker;
+pub mod client;
 pub mod clock;
 pub mod config;
 pub mod control;

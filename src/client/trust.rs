@@ -1,0 +1,229 @@
+//! Whether a gateway is the one that it says it is.
+//!
+//! A certificate is held, in this order, to
+//!
+//! 1. the thumbprint that was given (`--thumbprint`), and nothing else;
+//! 2. the certificate authorities that were given (`--ca`), and nothing else;
+//! 3. the certificate authorities of the system, and if they do not know the issuer or the name, to what was accepted
+//!    before: trust on first use, remembered in [`KnownGateways`].
+//!
+//! Whatever the mode, the gateway must prove that it holds the certificate's key: handshake signatures are checked.
+
+mod known;
+mod verifier;
+
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustls::RootCertStore;
+use rustls::client::WebPkiServerVerifier;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+
+use super::endpoint::Endpoint;
+use super::thumbprint::Thumbprint;
+
+pub use self::known::{KnownFault, KnownGateways};
+pub use self::verifier::Judgement;
+pub(super) use self::verifier::Verifier;
+
+/// What certificates are held to. Clones share what was accepted.
+#[derive(Clone)]
+pub struct Trust {
+    basis: Basis,
+    provider: Arc<CryptoProvider>,
+    /// What was accepted in this run, also when it could not be remembered.
+    accepted: Arc<Mutex<HashMap<Endpoint, Thumbprint>>>,
+    known: Option<Arc<KnownGateways>>,
+}
+
+/// What decides first.
+#[derive(Clone)]
+enum Basis {
+    Thumbprint(Thumbprint),
+    Authorities(Arc<WebPkiServerVerifier>),
+    /// `None`: the system has no authorities at all.
+    System(Option<Arc<WebPkiServerVerifier>>),
+}
+
+impl Trust {
+    /// Trusts the authorities of the system, and what was accepted before and is remembered in `known`.
+    ///
+    /// Authorities that cannot be read are left out: with none left, every gateway is one to be asked about.
+    pub fn system(known: Option<KnownGateways>) -> Self {
+        let provider = provider();
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build();
+        Self::new(Basis::System(verifier.ok()), provider, known)
+    }
+
+    /// Trusts the authorities in a PEM file, and nothing else.
+    ///
+    /// # Errors
+    /// The file cannot be read, or holds no certificate that can be an authority.
+    pub fn authorities(file: &Path) -> Result<Self, AuthorityFault> {
+        let fault = |problem: String| AuthorityFault {
+            file: file.to_owned(),
+            problem,
+        };
+        let provider = provider();
+        let mut roots = RootCertStore::empty();
+        let certificates = CertificateDer::pem_file_iter(file).map_err(|error| fault(error.to_string()))?;
+        for certificate in certificates {
+            let certificate = certificate.map_err(|error| fault(error.to_string()))?;
+            roots.add(certificate).map_err(|error| fault(error.to_string()))?;
+        }
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+            .build()
+            .map_err(|_| fault("it holds no certificate".to_owned()))?;
+        Ok(Self::new(Basis::Authorities(verifier), provider, None))
+    }
+
+    /// Trusts one certificate, whatever its name, issuer and dates say.
+    pub fn thumbprint(thumbprint: Thumbprint) -> Self {
+        Self::new(Basis::Thumbprint(thumbprint), provider(), None)
+    }
+
+    /// Accepts a certificate that was [`Judgement::Unknown`], and remembers it for later runs.
+    ///
+    /// # Errors
+    /// It could not be remembered. It is accepted for this run nevertheless.
+    pub fn accept(&self, endpoint: &Endpoint, thumbprint: Thumbprint) -> Result<(), KnownFault> {
+        self.accepted.lock().insert(endpoint.clone(), thumbprint);
+        match &self.known {
+            Some(known) => known.remember(endpoint, thumbprint),
+            None => Ok(()),
+        }
+    }
+
+    /// Where accepted certificates are remembered.
+    pub fn remembered_in(&self) -> Option<&Path> {
+        self.known.as_ref().map(|known| known.file())
+    }
+
+    /// The judge of one handshake with `endpoint`.
+    ///
+    /// `sibling` is the certificate that was already accepted for the gateway which sent the client to this endpoint:
+    /// who shows the same one again is the same gateway under another name.
+    ///
+    /// # Errors
+    /// What is remembered cannot be read.
+    pub(super) fn verifier(
+        &self,
+        endpoint: &Endpoint,
+        sibling: Option<Thumbprint>,
+    ) -> Result<Arc<Verifier>, KnownFault> {
+        let (pinned, authorities, expected) = match &self.basis {
+            Basis::Thumbprint(thumbprint) => (Some(*thumbprint), None, None),
+            Basis::Authorities(authorities) => (None, Some(authorities.clone()), None),
+            Basis::System(authorities) => (None, authorities.clone(), self.expected(endpoint)?),
+        };
+        Ok(Arc::new(Verifier::new(
+            self.provider.clone(),
+            pinned,
+            authorities,
+            matches!(self.basis, Basis::System(_)),
+            expected,
+            sibling,
+        )))
+    }
+
+    /// The cryptography of all connections.
+    pub(super) fn provider(&self) -> Arc<CryptoProvider> {
+        self.provider.clone()
+    }
+
+    fn new(basis: Basis, provider: Arc<CryptoProvider>, known: Option<KnownGateways>) -> Self {
+        Self {
+            basis,
+            provider,
+            accepted: Arc::default(),
+            known: known.map(Arc::new),
+        }
+    }
+
+    fn expected(&self, endpoint: &Endpoint) -> Result<Option<Thumbprint>, KnownFault> {
+        if let Some(thumbprint) = self.accepted.lock().get(endpoint) {
+            return Ok(Some(*thumbprint));
+        }
+        match &self.known {
+            Some(known) => known.thumbprint_of(endpoint),
+            None => Ok(None),
+        }
+    }
+}
+
+impl std::fmt::Debug for Trust {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self.basis {
+            Basis::Thumbprint(_) => "Trust(thumbprint)",
+            Basis::Authorities(_) => "Trust(authorities)",
+            Basis::System(_) => "Trust(system)",
+        })
+    }
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::aws_lc_rs::default_provider())
+}
+
+/// A file of certificate authorities that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {problem}. Give a PEM file with the certificates of the authority", file.display())]
+pub struct AuthorityFault {
+    /// The file.
+    pub file: PathBuf,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+impl AuthorityFault {
+    #[cfg(test)]
+    fn is_about(&self, words: &str) -> bool {
+        self.to_string().contains(words)
+    }
+}
+
+impl From<KnownFault> for io::Error {
+    fn from(fault: KnownFault) -> Self {
+        Self::other(fault)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_without_authorities_is_refused_with_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("ca.pem");
+        let refused = |text: &str| {
+            std::fs::write(&file, text).unwrap();
+            Trust::authorities(&file).unwrap_err()
+        };
+        assert!(refused("").is_about("ca.pem: it holds no certificate"));
+        assert!(refused("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").is_about("ca.pem"));
+        assert!(
+            Trust::authorities(&folder.path().join("none"))
+                .unwrap_err()
+                .is_about("none")
+        );
+    }
+
+    #[test]
+    fn what_was_accepted_is_expected_even_if_nothing_can_be_remembered() {
+        let trust = Trust::system(None);
+        let endpoint: Endpoint = "gw.example".parse().unwrap();
+        let thumbprint = Thumbprint::of(&CertificateDer::from_slice(b"certificate"));
+        assert_eq!(trust.expected(&endpoint).unwrap(), None);
+        let clone = trust.clone();
+        clone.accept(&endpoint, thumbprint).unwrap();
+        assert_eq!(trust.expected(&endpoint).unwrap(), Some(thumbprint));
+    }
+}
