@@ -24,6 +24,7 @@ pub mod clock;
 pub mod config;
 pub mod control;
 pub mod fault;
+pub mod gateway;
 pub mod grant;
 pub mod inspect;
 pub mod listen;

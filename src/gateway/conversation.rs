@@ -1,0 +1,90 @@
+//! What one connection's requests leave behind for its one line in the log.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::fault::CloseReason;
+use crate::listen::Facts;
+use crate::observe::level_of;
+use crate::secure::TlsFacts;
+use crate::types::SessionId;
+
+/// `tracing::event!` at a level that is known only at run time.
+macro_rules! tell {
+    ($level:expr, $($rest:tt)+) => {
+        match $level {
+            tracing::Level::ERROR => tracing::error!($($rest)+),
+            tracing::Level::WARN => tracing::warn!($($rest)+),
+            tracing::Level::INFO => tracing::info!($($rest)+),
+            tracing::Level::DEBUG => tracing::debug!($($rest)+),
+            tracing::Level::TRACE => tracing::trace!($($rest)+),
+        }
+    };
+}
+pub(super) use tell;
+
+/// One client connection, from its handshake to its end.
+#[derive(Debug)]
+pub(super) struct Conversation {
+    pub(super) facts: Facts,
+    pub(super) tls: TlsFacts,
+    /// Why a request's answer ends the connection; the first one stands.
+    end: OnceLock<CloseReason>,
+    session: OnceLock<SessionId>,
+    /// Something other than a health check was asked.
+    noteworthy: AtomicBool,
+}
+
+impl Conversation {
+    pub(super) fn new(facts: Facts, tls: TlsFacts) -> Self {
+        Self {
+            facts,
+            tls,
+            end: OnceLock::new(),
+            session: OnceLock::new(),
+            noteworthy: AtomicBool::new(false),
+        }
+    }
+
+    /// Notes why this connection is about to end.
+    pub(super) fn end_with(&self, reason: CloseReason) {
+        // The first reason stands: what follows is its consequence.
+        let _ = self.end.set(reason);
+    }
+
+    pub(super) fn end(&self) -> Option<CloseReason> {
+        self.end.get().copied()
+    }
+
+    /// Notes whose connection it turned out to be.
+    pub(super) fn belongs_to(&self, session: SessionId) {
+        // One client's keep-alive connection can serve a second session after a logout: the first one names it.
+        let _ = self.session.set(session);
+    }
+
+    pub(super) fn note_request(&self, is_health_check: bool) {
+        if !is_health_check {
+            self.noteworthy.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Writes the connection's one line. Health checks, which come by the thousand, stay at DEBUG.
+    pub(super) fn log(&self, reason: CloseReason) {
+        let quiet = reason == CloseReason::Completed && !self.noteworthy.load(Ordering::Relaxed);
+        let level = if quiet { tracing::Level::DEBUG } else { level_of(reason) };
+        let facts = &self.facts;
+        tell!(
+            level,
+            reason = reason.code(),
+            session = self.session.get().map(tracing::field::display),
+            client = %facts.client,
+            via = (facts.peer.ip() != facts.client.ip()).then(|| tracing::field::display(facts.peer)),
+            local = %facts.local,
+            listener = &*facts.listener,
+            tls = self.tls.version.as_str(),
+            sni = self.tls.sni.as_deref(),
+            ms = crate::clock::now().saturating_duration_since(facts.since).as_millis(),
+            "connection closed"
+        );
+    }
+}
