@@ -17,6 +17,7 @@
 //!
 //! [`gateway`] joins the steps and is the file to read first; [`node`] builds everything from a configuration.
 
+pub mod admin;
 pub mod authenticate;
 pub mod broker;
 pub mod client;

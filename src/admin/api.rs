@@ -1,0 +1,81 @@
+//! The documents of the admin API: what the node sends and the CLI reads.
+
+use serde::{Deserialize, Serialize};
+
+/// How the node is: `GET /api/v1/node`.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct NodeStatus {
+    /// The node's name.
+    pub name: String,
+    /// The program's version.
+    pub version: String,
+    /// `starting`, `serving`, `quiesced` or `draining`.
+    pub state: String,
+    /// What the balancer's health check is answered.
+    pub health: u16,
+    /// Live sessions.
+    pub sessions: usize,
+    /// Open tunnels.
+    pub tunnels: usize,
+    /// Sign-ins in the middle.
+    pub pending_logins: usize,
+    /// Open client connections.
+    pub connections: usize,
+    /// When the last live session will have ended at the latest, in seconds from now; absent without sessions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub empty_in_seconds: Option<u64>,
+}
+
+/// The body of `PUT /api/v1/node/quiesce`.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Quiesce {
+    /// Whether the node is to be out of service.
+    pub quiesced: bool,
+}
+
+/// The live sessions: `GET /api/v1/sessions`.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct SessionList {
+    /// One a session, oldest first.
+    pub sessions: Vec<Session>,
+}
+
+/// A live session.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct Session {
+    /// The session's id, as it stands in the log.
+    pub id: String,
+    /// The user.
+    pub user: String,
+    /// The client's address at sign-in.
+    pub client: String,
+    /// Desktops that were launched, with their protocols.
+    pub desktops: Vec<Launched>,
+    /// Whether a tunnel is open.
+    pub tunnel: bool,
+    /// When the session began (ISO 8601, UTC).
+    pub since: String,
+    /// When it ends at the latest (ISO 8601, UTC).
+    pub ends: String,
+    /// Bytes from the client to desktops.
+    pub bytes_in: u64,
+    /// Bytes from desktops to the client.
+    pub bytes_out: u64,
+}
+
+/// A desktop that a session launched.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct Launched {
+    /// The desktop's id.
+    pub desktop: String,
+    /// What it speaks.
+    pub protocol: String,
+}
+
+/// Why a call was refused.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct Problem {
+    /// What is wrong and what to do.
+    pub detail: String,
+}
