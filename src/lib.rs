@@ -29,6 +29,7 @@ pub mod gateway;
 pub mod grant;
 pub mod inspect;
 pub mod listen;
+pub mod node;
 pub mod observe;
 pub mod route;
 pub mod secure;

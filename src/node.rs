@@ -1,0 +1,270 @@
+//! The composition root: builds a node from a checked configuration, and takes it through its life.
+//!
+//! Everything is made here and handed down; nothing below reaches for a global. A node runs until it is drained; meanwhile
+//! another configuration can be put in force as a whole.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::net::TcpListener;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+use crate::admin::Admin;
+use crate::broker::{Directory, StateFault};
+use crate::clock;
+use crate::config::Config;
+use crate::control::Control;
+use crate::fault::CloseReason;
+use crate::gateway::Gateway;
+use crate::grant::Store;
+use crate::listen::{BindFault, Caps, accept_loop};
+use crate::secure::{LoadFault, Tickets};
+use crate::tunnel::https::Registry;
+
+mod plan;
+mod sockets;
+pub mod workers;
+
+use sockets::{Change, Service, Sockets};
+use workers::Workers;
+
+/// A running node.
+#[derive(Debug)]
+pub struct Node {
+    gateway: Arc<Gateway>,
+    sockets: Mutex<Sockets>,
+    workers: Workers,
+    tickets: Tickets,
+    stopping: CancellationToken,
+    /// Ends the operator's side when the node is dropped.
+    _admin: Admin,
+}
+
+impl Node {
+    /// Builds the node and puts it into service. Blocks on the file system.
+    ///
+    /// # Errors
+    ///
+    /// [`StartFault`] with everything that is wrong of one kind; nothing is left running then.
+    pub fn start(config: Config) -> Result<Self, StartFault> {
+        let stopping = CancellationToken::new();
+        let tickets = Tickets::new()?;
+        let directory = Directory::load(&config)?;
+        let grants = Arc::new(Store::new(
+            config.node.name.clone(),
+            config.node.recognition_key.as_ref(),
+            config.session.clone(),
+        ));
+        let tunnels = Arc::new(Registry::new(stopping.clone()));
+        let control = Control::new(&config, directory, grants.clone(), tunnels.clone());
+        let caps = Caps::new(&config.limits);
+        let plan = plan::draw(config, &tickets)?;
+        let change = Sockets::default().prepare(&plan.config)?;
+        let workers = Workers::start(plan.config.node.workers).map_err(StartFault::Workers)?;
+        let socket = plan.config.node.admin_socket.clone();
+        let gateway = Arc::new(Gateway::new(
+            plan,
+            control,
+            grants,
+            tunnels,
+            caps,
+            workers.tasks().tracker().clone(),
+        ));
+        let admin = Admin::start(gateway.clone(), &socket).map_err(|cause| StartFault::Admin { socket, cause })?;
+        workers.tasks().spawn(gateway.control_channel().keep(stopping.clone()));
+        let node = Self {
+            gateway,
+            sockets: Mutex::default(),
+            workers,
+            tickets,
+            stopping,
+            _admin: admin,
+        };
+        node.accept_from(change).map_err(StartFault::Descriptors)?;
+        node.gateway.lifecycle().serve();
+        Ok(node)
+    }
+
+    /// Puts another configuration in force: whole, or not at all. Open connections stay open. Blocks on the file system.
+    ///
+    /// # Errors
+    ///
+    /// [`StartFault`] says what is wrong with it; the one before stays in force.
+    pub fn reload(&self, config: Config) -> Result<(), StartFault> {
+        let fixed = settings_that_stay(&self.gateway.plan().config, &config);
+        if !fixed.is_empty() {
+            return Err(StartFault::NeedsRestart(fixed));
+        }
+        let plan = plan::draw(config, &self.tickets)?;
+        let change = self.sockets.lock().prepare(&plan.config)?;
+        self.gateway.control_channel().put_in_force(&plan.config);
+        self.gateway.put_in_force(plan);
+        self.accept_from(change).map_err(StartFault::Descriptors)
+    }
+
+    /// What runs on it.
+    pub fn gateway(&self) -> &Arc<Gateway> {
+        &self.gateway
+    }
+
+    /// The addresses on which clients are served, as bound.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.sockets.lock().addresses(true)
+    }
+
+    /// The addresses on which the plain health check is answered, as bound.
+    pub fn health_addresses(&self) -> Vec<SocketAddr> {
+        self.sockets.lock().addresses(false)
+    }
+
+    /// Ends what is over, once a second, for as long as it is polled. Cancel-safe.
+    pub async fn keep_house(&self) {
+        let mut ticks = interval(HOUSEKEEPING);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.gateway.sweep(clock::now());
+        }
+    }
+
+    /// Drains: health 503 first, no new sessions, tunnels until the grace period is over; says what is still open.
+    ///
+    /// Cancel-safe: dropped, it leaves the node draining.
+    pub async fn drain(&self) {
+        let grace = self.gateway.plan().config.node.grace_period;
+        let deadline = Instant::now() + grace;
+        tracing::info!(grace_seconds = grace.as_secs(), "draining");
+        self.gateway.lifecycle().drain();
+        let mut reports = interval(STILL_OPEN);
+        while !self.gateway.tunnels().is_empty() && Instant::now() < deadline {
+            tokio::select! {
+                _ = reports.tick() => self.report_what_is_open(deadline),
+                () = tokio::time::sleep(A_MOMENT) => {}
+            }
+        }
+        self.gateway.end_all(CloseReason::Drained);
+    }
+
+    /// Ends the node: what is still open has a moment for its last words, then it is cut.
+    pub async fn stop(self) {
+        self.sockets.lock().close();
+        self.stopping.cancel();
+        let remains = self.workers.shutdown(GOODBYE).await;
+        if remains.cut > 0 {
+            tracing::warn!(connections = remains.cut, "connections cut at the end");
+        }
+    }
+
+    /// Puts a change of sockets in force.
+    fn accept_from(&self, change: Change) -> io::Result<()> {
+        self.sockets.lock().apply(change, |address, socket| {
+            let (gateway, tasks) = (self.gateway.clone(), self.workers.tasks().clone());
+            let (caps, stop) = (gateway.caps().clone(), socket.stop.clone());
+            let listener = socket.listener.try_clone()?;
+            let (name, is_health) = match &socket.service {
+                Service::Clients(name) => (name.clone(), false),
+                Service::Health => ("health".into(), true),
+            };
+            let connections = tasks.clone();
+            tasks.spawn(async move {
+                let listener = match TcpListener::from_std(listener) {
+                    Ok(listener) => listener,
+                    Err(fault) => return tracing::error!(%address, %fault, "listener lost"),
+                };
+                let serve = move |incoming| {
+                    if is_health {
+                        connections.spawn(gateway.clone().serve_health(incoming));
+                    } else {
+                        connections.spawn(gateway.clone().serve(incoming, address));
+                    }
+                };
+                accept_loop(listener, name, caps, serve, stop).await;
+            });
+            Ok(())
+        })
+    }
+
+    fn report_what_is_open(&self, deadline: Instant) {
+        tracing::info!(
+            tunnels = self.gateway.tunnels().len(),
+            sessions = self.gateway.grants().len(),
+            connections = self.gateway.caps().counts().open,
+            seconds_left = deadline.saturating_duration_since(Instant::now()).as_secs(),
+            "still open"
+        );
+    }
+}
+
+/// Settings that hold from start to end, and that `new` wants to be otherwise.
+fn settings_that_stay(old: &Config, new: &Config) -> Vec<&'static str> {
+    let changed = [
+        ("node.name", old.node.name != new.node.name),
+        ("node.state_dir", old.node.state_dir != new.node.state_dir),
+        ("node.admin_socket", old.node.admin_socket != new.node.admin_socket),
+        ("node.workers", old.node.workers != new.node.workers),
+        (
+            "node.recognition_key",
+            old.node.recognition_key != new.node.recognition_key,
+        ),
+        ("log.format", old.log.format != new.log.format),
+    ];
+    changed
+        .into_iter()
+        .filter_map(|(name, differs)| differs.then_some(name))
+        .collect()
+}
+
+/// Why a node does not start, or a configuration is not put in force.
+#[derive(Debug, thiserror::Error)]
+pub enum StartFault {
+    /// Certificates.
+    #[error("{}", lines(.0))]
+    Certificates(Vec<LoadFault>),
+    /// Addresses.
+    #[error("{}", lines(.0))]
+    Bind(Vec<BindFault>),
+    /// What the directory kept.
+    #[error(transparent)]
+    Directory(#[from] StateFault),
+    /// The operator's socket.
+    #[error("admin socket {}: {cause}; another node may be running, or the folder is missing or not writable", socket.display())]
+    Admin {
+        /// Where it was to be.
+        socket: PathBuf,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// File descriptors.
+    #[error("no file descriptor is left: {0}; raise LimitNOFILE")]
+    Descriptors(io::Error),
+    /// Threads.
+    #[error("workers cannot be started: {0}")]
+    Workers(io::Error),
+    /// The cryptographic library.
+    #[error("TLS cannot be set up: {0}")]
+    Tls(#[from] rustls::Error),
+    /// Some settings are read at start only.
+    #[error("{} changed, which takes a restart; change it back, or restart the node", .0.join(", "))]
+    NeedsRestart(Vec<&'static str>),
+}
+
+impl From<Vec<BindFault>> for StartFault {
+    fn from(faults: Vec<BindFault>) -> Self {
+        Self::Bind(faults)
+    }
+}
+
+fn lines<T: ToString>(faults: &[T]) -> String {
+    faults.iter().map(T::to_string).collect::<Vec<_>>().join("\n")
+}
+
+const HOUSEKEEPING: Duration = Duration::from_secs(1);
+const A_MOMENT: Duration = Duration::from_millis(50);
+const STILL_OPEN: Duration = Duration::from_secs(5);
+/// For the last words of tunnels, and the lingering of connections.
+const GOODBYE: Duration = Duration::from_secs(3);
