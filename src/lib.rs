@@ -20,6 +20,7 @@
 pub mod admin;
 pub mod authenticate;
 pub mod broker;
+pub mod cli;
 pub mod client;
 pub mod clock;
 pub mod config;
