@@ -1,0 +1,204 @@
+//! curl: the control protocol without a client of ours, and the health check.
+
+use std::io::Write as _;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::connect::sessions;
+use super::peer::tool;
+use crate::support::raw::{element, message, password_message};
+use crate::support::{Gateway, PASSWORD, Setup, Target};
+
+#[test]
+fn the_control_protocol_is_spoken_from_sign_in_to_logout() {
+    let desktop = Target::echo();
+    let gateway = Gateway::start(&Setup::default().desktop("shell", desktop.address, "ssh"));
+    let curl = Curl::at(&gateway);
+    let first = curl.control(
+        &[],
+        "<set-locale><locale>en_US.UTF-8</locale></set-locale><get-configuration/>",
+    );
+    assert!(first.body.contains("<name>windows-password</name>"), "{first:?}");
+    let wrong = curl.post(&[], &password_message("ann", "not it", "<get-tunnel-connection/>"));
+    assert_eq!(element(&wrong.body, "result"), Some("partial"), "{wrong:?}");
+    assert!(wrong.body.contains("<tunnel-connection><result>notexecuted</result>"));
+
+    let batch = "<get-tunnel-connection/><get-desktops/>";
+    let second = curl.post(&[], &password_message("ann", PASSWORD, batch));
+    assert_eq!(element(&second.body, "result"), Some("ok"), "{second:?}");
+    assert!(element(&second.body, "connection-id").is_some());
+    assert_eq!(
+        element(&second.body, "server1"),
+        Some(format!("https://{}", gateway.address).as_str())
+    );
+    assert_eq!(element(&second.body, "id"), Some("shell"));
+    assert_eq!(sessions(&gateway), 1);
+
+    let end = curl.control(&[], "<do-logout/>");
+    assert!(end.body.contains("<logout><result>ok</result>"), "{end:?}");
+    assert_eq!(sessions(&gateway), 0);
+    let after = curl.control(&[], "<get-desktops/>");
+    assert_eq!(
+        element(&after.body, "error-code"),
+        Some("NOT_AUTHENTICATED"),
+        "{after:?}"
+    );
+}
+
+#[test]
+fn a_client_that_waits_for_100_continue_gets_it_at_once() {
+    let gateway = Gateway::start(&Setup::default());
+    let begun = portcullis::clock::now();
+    let answer = Curl::at(&gateway).control(&EXPECT, "<get-configuration/>");
+    assert_eq!(answer.status, "200");
+    assert!(answer.trace.contains("< HTTP/1.1 100 Continue"), "{answer:?}");
+    assert!(begun.elapsed() < Duration::from_secs(10), "it waited in vain");
+}
+
+#[test]
+fn what_is_refused_by_its_head_is_refused_without_100_continue() {
+    let gateway = Gateway::start(&Setup::default());
+    let curl = Curl::at(&gateway);
+    let too_large = curl.post(&EXPECT, &"x".repeat(256 * 1024 + 1));
+    let no_xml = curl.post(&[&EXPECT[..], &["-H", "Content-Type: application/json"]].concat(), "{}");
+    for (answer, status) in [(too_large, "413"), (no_xml, "415")] {
+        assert_eq!(answer.status, status, "{answer:?}");
+        assert!(!answer.trace.contains("100 Continue"), "{answer:?}");
+    }
+}
+
+/// Whoever sends without waiting still reads why it was refused: no reset is before the answer.
+#[test]
+fn a_refusal_is_read_whole_by_a_client_that_sends_on() {
+    let gateway = Gateway::start(&Setup::default());
+    for length in [256 * 1024 + 1, 8 * 1024 * 1024] {
+        let answer = Curl::at(&gateway).post(&["-H", "Expect:"], &"x".repeat(length));
+        assert_eq!(
+            (&*answer.status, &*answer.body),
+            ("413", "control messages have at most 256 KiB\n")
+        );
+    }
+}
+
+#[test]
+fn http_1_0_is_answered_with_a_length_and_may_keep_the_connection() {
+    let gateway = Gateway::start(&Setup::default());
+    let curl = Curl::at(&gateway);
+    let answer = curl.control(&HTTP_1_0, "<get-configuration/>");
+    assert!(
+        answer.body.ends_with("</broker>") && answer.status == "200",
+        "{answer:?}"
+    );
+    assert!(!answer.trace.to_lowercase().contains("transfer-encoding"), "{answer:?}");
+
+    let favicon = curl.url("/favicon.ico");
+    let keep = ["-H", "Connection: keep-alive", &favicon, &favicon];
+    let twice = curl.run(&[&HTTP_1_0[..], &keep].concat(), "");
+    assert!(twice.trace.contains("Re-using existing connection"), "{twice:?}");
+}
+
+#[test]
+fn a_client_without_alpn_or_with_more_than_one_is_served_http_1_1() {
+    let gateway = Gateway::start(&Setup::default());
+    for choice in ["--no-alpn", "--http2"] {
+        let answer = Curl::at(&gateway).control(&[choice], "<get-configuration/>");
+        assert_eq!(answer.status, "200");
+        assert!(answer.trace.contains("< HTTP/1.1 200"), "{answer:?}");
+    }
+}
+
+#[test]
+fn the_health_check_answers_get_and_head_and_says_when_the_node_is_taken_out() {
+    let gateway = Gateway::start(&Setup::default());
+    let curl = Curl::at(&gateway);
+    let favicon = curl.url("/favicon.ico");
+    let both = || [curl.run(&[&favicon], ""), curl.run(&["-I", &favicon], "")].map(|answer| answer.status);
+    assert_eq!(both(), ["200", "200"]);
+    for (action, status) in [("on", "503"), ("off", "200")] {
+        assert!(
+            gateway
+                .operator(&["quiesce", action])
+                .output()
+                .unwrap()
+                .status
+                .success()
+        );
+        assert_eq!(both(), [status, status]);
+    }
+}
+
+/// curl with a cookie jar, that trusts the gateway's own certificate.
+struct Curl<'a> {
+    gateway: &'a Gateway,
+    folder: TempDir,
+}
+
+/// What came of it.
+#[derive(Debug)]
+struct Answer {
+    status: String,
+    body: String,
+    /// Heads of requests and answers, and curl's own words.
+    trace: String,
+}
+
+impl<'a> Curl<'a> {
+    fn at(gateway: &'a Gateway) -> Self {
+        let folder = TempDir::new().unwrap();
+        Self { gateway, folder }
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("https://{}{path}", self.gateway.address)
+    }
+
+    /// Posts these operations.
+    fn control(&self, arguments: &[&str], operations: &str) -> Answer {
+        self.post(arguments, &message(operations))
+    }
+
+    /// Posts a body, as XML if no other type is given.
+    fn post(&self, arguments: &[&str], body: &str) -> Answer {
+        let url = self.url("/broker/xml");
+        let typed = arguments.iter().any(|argument| argument.starts_with("Content-Type"));
+        let kind: &[&str] = if typed { &[] } else { &["-H", "Content-Type: text/xml"] };
+        self.run(&[arguments, kind, &["--data-binary", "@-", &url]].concat(), body)
+    }
+
+    fn run(&self, arguments: &[&str], input: &str) -> Answer {
+        let jar = self.folder.path().join("jar");
+        let mut curl = tool("curl");
+        curl.args(["--no-progress-meter", "-v", "-w", "\n%{http_code}", "--cacert"])
+            .arg(self.gateway.chain());
+        curl.arg("--cookie")
+            .arg(&jar)
+            .arg("--cookie-jar")
+            .arg(&jar)
+            .args(arguments);
+        let curl = curl.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut curl = curl.spawn().unwrap();
+        let mut stdin = curl.stdin.take().unwrap();
+        let input = input.to_owned();
+        // curl may end without having read all of it.
+        let writing = std::thread::spawn(move || drop(stdin.write_all(input.as_bytes())));
+        let output = curl.wait_with_output().unwrap();
+        writing.join().unwrap();
+        let text = |octets: &[u8]| String::from_utf8_lossy(octets).into_owned();
+        let (stdout, trace) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success(), "curl: {}\n{trace}", output.status);
+        let (body, status) = stdout.rsplit_once('\n').unwrap();
+        Answer {
+            status: status.to_owned(),
+            body: body.to_owned(),
+            trace,
+        }
+    }
+}
+
+/// curl then holds the body until it is asked for it, or this long.
+const EXPECT: [&str; 4] = ["-H", "Expect: 100-continue", "--expect100-timeout", "15"];
+
+/// By name (ALPN), nothing but HTTP/1.1 is agreed on.
+const HTTP_1_0: [&str; 2] = ["--http1.0", "--no-alpn"];

@@ -1,0 +1,33 @@
+//! The whole way from end to end, with the peers that users have: OpenSSH, TigerVNC, xrdp and FreeRDP, curl.
+//!
+//! `tests/run` installs them. Every peer is started by its test, with files and ports of its own, and ended by it. All of
+//! this is left out by `cargo test -- --skip e2e`.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test may fail, and says what it measured"
+)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+#[path = "."]
+mod e2e {
+    mod connect;
+    mod curl;
+    mod faulty;
+    mod peer;
+    mod random;
+    mod rdp;
+    mod rfb;
+    mod screen;
+    mod ssh;
+    mod sshd;
+    mod tunnel;
+    mod vnc;
+    mod xrdp;
+    mod xvnc;
+}
