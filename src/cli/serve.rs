@@ -55,10 +55,12 @@ pub fn run(arguments: &Arguments) -> Exit {
 fn start(config: Config, file: &Path) -> anyhow::Result<()> {
     let logging = Logging::start(&config.log)?;
     let node = Node::start(config)?;
-    announce(&node);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        live(&node, &logging, file).await?;
+        // Whoever reads "in service" may send a signal the moment after.
+        let signals = Signals::new()?;
+        announce(&node);
+        live(&node, signals, &logging, file).await;
         node.stop().await;
         Ok(())
     })
@@ -77,8 +79,7 @@ fn announce(node: &Node) {
 }
 
 /// From in service to drained.
-async fn live(node: &Node, logging: &Logging, file: &Path) -> anyhow::Result<()> {
-    let mut signals = Signals::new()?;
+async fn live(node: &Node, mut signals: Signals, logging: &Logging, file: &Path) {
     let house = node.keep_house();
     tokio::pin!(house);
     loop {
@@ -97,11 +98,11 @@ async fn live(node: &Node, logging: &Logging, file: &Path) -> anyhow::Result<()>
             () = &mut house => {}
             () = &mut drain => {
                 tracing::info!("drained");
-                return Ok(());
+                return;
             }
             wanted = signals.next() => if wanted == Wanted::End {
                 tracing::warn!("second signal: ending at once");
-                return Ok(());
+                return;
             },
         }
     }
