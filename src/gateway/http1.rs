@@ -100,4 +100,4 @@ const HEAD_MAX: usize = 64 * 1024;
 
 /// How long, and how many bytes, a closed connection is read on.
 const LINGER: Duration = Duration::from_secs(5);
-const LINGER_BYTES: usize = 1024 * 1024;
+const LINGER_BYTES: usize = 16 * 1024 * 1024;
