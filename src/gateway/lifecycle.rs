@@ -93,11 +93,6 @@ impl Lifecycle {
         self.draining.cancel();
     }
 
-    /// Resolves when the drain begins. Cancel-safe.
-    pub async fn drained(&self) {
-        self.draining.cancelled().await;
-    }
-
     /// A token that is cancelled when the drain begins.
     pub fn draining(&self) -> &CancellationToken {
         &self.draining
