@@ -6,6 +6,12 @@ use std::str::FromStr;
 
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
+mod mark;
+mod thumbprint;
+
+pub use mark::{InvalidMark, Mark, MarkAnswer};
+pub use thumbprint::{InvalidThumbprint, Thumbprint};
+
 /// The eight steps that every connection passes: the gate line.
 ///
 /// The same words stand in the log, the CLI, the pages and the module tree.
@@ -79,7 +85,7 @@ impl Step {
 /// The short name of a node: 1 to 24 letters, digits, `.` and `-`, starting with a letter or digit.
 ///
 /// It stands in tokens and logs, so that a fleet can tell whose a token is.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeName(String);
 
 impl NodeName {
@@ -174,11 +180,15 @@ pub enum Protocol {
     Ssh,
     /// Any other protocol over TCP.
     Tcp,
+    /// Blast: a WebSocket, and datagrams beside it (secondary protocols sheet 1).
+    Blast,
+    /// PC-over-IP: TCP, and datagrams beside it (secondary protocols sheet 2).
+    Pcoip,
 }
 
 impl Protocol {
-    /// All protocols, in the order in which they are offered.
-    pub const ALL: [Self; 4] = [Self::Rdp, Self::Vnc, Self::Ssh, Self::Tcp];
+    /// All protocols.
+    pub const ALL: [Self; 6] = [Self::Rdp, Self::Vnc, Self::Ssh, Self::Tcp, Self::Blast, Self::Pcoip];
 
     /// The name on the wire (`protocol/name` of the control channel).
     pub fn wire_name(self) -> &'static str {
@@ -187,7 +197,14 @@ impl Protocol {
             Self::Vnc => "VNC",
             Self::Ssh => "SSH",
             Self::Tcp => "TCP",
+            Self::Blast => "BLAST",
+            Self::Pcoip => "PCOIP",
         }
+    }
+
+    /// Whether it has a secondary of its own; every other one is carried within a tunnel.
+    pub fn has_own_secondary(self) -> bool {
+        matches!(self, Self::Blast | Self::Pcoip)
     }
 
     /// The protocol of that wire name, in any case.
@@ -222,6 +239,74 @@ impl fmt::Display for Target {
         }
     }
 }
+
+/// A host, and a port if one is said: what stands in `Host` (RFC 9110 section 7.2).
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Authority {
+    /// Host name in lower case without a dot at its end, IPv4 literal, or IPv6 literal without brackets.
+    pub host: String,
+    /// Port.
+    pub port: Option<u16>,
+}
+
+impl Authority {
+    /// Whether a request for `asked` is one for this: the hosts are the same, and the ports where this one says any.
+    pub fn covers(&self, asked: &Self) -> bool {
+        self.host == asked.host && (self.port.is_none() || self.port == asked.port)
+    }
+}
+
+impl fmt::Display for Authority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]", self.host)?;
+        } else {
+            f.write_str(&self.host)?;
+        }
+        self.port.map_or(Ok(()), |port| write!(f, ":{port}"))
+    }
+}
+
+impl FromStr for Authority {
+    type Err = InvalidAuthority;
+
+    fn from_str(text: &str) -> Result<Self, InvalidAuthority> {
+        // A colon within brackets belongs to the address.
+        let (host, port) = match text.rsplit_once(':') {
+            Some((host, port)) if !port.contains(']') => (host, Some(port)),
+            _ => (text, None),
+        };
+        let port = match port {
+            Some(digits) if digits.bytes().all(|b| b.is_ascii_digit()) => {
+                Some(digits.parse().ok().filter(|port| *port > 0).ok_or(InvalidAuthority)?)
+            }
+            Some(_) => return Err(InvalidAuthority),
+            None => None,
+        };
+        let host = match host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            Some(v6) => v6
+                .parse::<std::net::Ipv6Addr>()
+                .map_err(|_| InvalidAuthority)?
+                .to_string(),
+            None => host_name(host).ok_or(InvalidAuthority)?,
+        };
+        Ok(Self { host, port })
+    }
+}
+
+/// A host name or IPv4 literal in its one spelling.
+fn host_name(text: &str) -> Option<String> {
+    let name = text.strip_suffix('.').unwrap_or(text);
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    let holds =
+        (1..=253).contains(&name.len()) && name.bytes().all(allowed) && name.split('.').all(|label| !label.is_empty());
+    holds.then(|| name.to_ascii_lowercase())
+}
+
+/// A text that is no [`Authority`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("this is no host, or host and port")]
+pub struct InvalidAuthority;
 
 /// The identifier of a session and of its grant: 128 random bits, shown as 32 hex digits.
 ///
