@@ -35,21 +35,33 @@ pub enum Refusal {
     Revoked,
     /// The grant is for another protocol.
     WrongProtocol,
+    /// The session has not launched what the connection is for.
+    NotAnnounced,
+    /// It comes from another address than its session.
+    AddressMismatch,
+    /// Several sessions come from its address, and nothing in it says which one it belongs to.
+    AmbiguousAddress,
     /// The first use came too late after the token was issued.
     WindowMissed,
     /// The session has as many connections as it may have.
     FlowLimit,
+    /// Its `Host` is none that is allowed.
+    HostNotAllowed,
     /// The tunnel that it wants to resume is not there any more.
     NotResumable,
     /// The desktop cannot be reached.
     TargetUnreachable,
+    /// The desktop was reached and does not answer.
+    AgentSilent,
     /// The node takes no new sessions.
     Quiesced,
+    /// So many users come from its address that a balancer must have replaced theirs.
+    LbSnatDetected,
 }
 
 impl Refusal {
     /// Every reason.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 18] = [
         Self::NoToken,
         Self::Malformed,
         Self::UnknownToken,
@@ -57,11 +69,17 @@ impl Refusal {
         Self::Expired,
         Self::Revoked,
         Self::WrongProtocol,
+        Self::NotAnnounced,
+        Self::AddressMismatch,
+        Self::AmbiguousAddress,
         Self::WindowMissed,
         Self::FlowLimit,
+        Self::HostNotAllowed,
         Self::NotResumable,
         Self::TargetUnreachable,
+        Self::AgentSilent,
         Self::Quiesced,
+        Self::LbSnatDetected,
     ];
 
     /// The code in log, metric and filter.
@@ -74,11 +92,17 @@ impl Refusal {
             Self::Expired => "expired",
             Self::Revoked => "revoked",
             Self::WrongProtocol => "wrong_protocol",
+            Self::NotAnnounced => "not_announced",
+            Self::AddressMismatch => "address_mismatch",
+            Self::AmbiguousAddress => "ambiguous_address",
             Self::WindowMissed => "window_missed",
             Self::FlowLimit => "flow_limit",
+            Self::HostNotAllowed => "host_not_allowed",
             Self::NotResumable => "not_resumable",
             Self::TargetUnreachable => "target_unreachable",
+            Self::AgentSilent => "agent_silent",
             Self::Quiesced => "quiesced",
+            Self::LbSnatDetected => "lb_snat_detected",
         }
     }
 
@@ -92,11 +116,17 @@ impl Refusal {
             Self::Expired => "grant had ended",
             Self::Revoked => "grant was revoked",
             Self::WrongProtocol => "grant is for another protocol",
+            Self::NotAnnounced => "nothing of the kind was launched",
+            Self::AddressMismatch => "comes from another address than its session",
+            Self::AmbiguousAddress => "several sessions come from its address",
             Self::WindowMissed => "first use came too late",
             Self::FlowLimit => "too many connections of one session",
+            Self::HostNotAllowed => "asks for a host that is not allowed",
             Self::NotResumable => "tunnel cannot be resumed",
-            Self::TargetUnreachable => "desktop does not answer",
+            Self::TargetUnreachable => "desktop cannot be reached",
+            Self::AgentSilent => "desktop does not answer",
             Self::Quiesced => "node takes no new sessions",
+            Self::LbSnatDetected => "balancer hides the clients' addresses",
         }
     }
 }
@@ -114,6 +144,8 @@ pub enum CloseReason {
     Completed,
     /// The client went away in the middle.
     ClientClosed,
+    /// The desktop went away in the middle.
+    UpstreamClosed,
     /// No PROXY header from a listed balancer, or one that cannot be read.
     ProxyHeader,
     /// The TLS handshake failed.
@@ -130,6 +162,8 @@ pub enum CloseReason {
     ConnectionLimit,
     /// The source has as many connections as it may have.
     SourceLimit,
+    /// The source began handshakes too fast.
+    HandshakeRate,
     /// Not admitted.
     Refused(Refusal),
     /// The user logged out.
@@ -154,9 +188,10 @@ pub enum CloseReason {
 
 impl CloseReason {
     /// Every reason; [`Refused`](Self::Refused) once, as a stand-in for the codes of [`Refusal`].
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 22] = [
         Self::Completed,
         Self::ClientClosed,
+        Self::UpstreamClosed,
         Self::ProxyHeader,
         Self::TlsFailed,
         Self::Timeout,
@@ -165,6 +200,7 @@ impl CloseReason {
         Self::TooLarge,
         Self::ConnectionLimit,
         Self::SourceLimit,
+        Self::HandshakeRate,
         Self::Refused(Refusal::NoToken),
         Self::Logout,
         Self::Killed,
@@ -182,6 +218,7 @@ impl CloseReason {
         match self {
             Self::Completed => "completed",
             Self::ClientClosed => "client_closed",
+            Self::UpstreamClosed => "upstream_closed",
             Self::ProxyHeader => "proxy_header",
             Self::TlsFailed => "tls_failed",
             Self::Timeout => "timeout",
@@ -190,6 +227,7 @@ impl CloseReason {
             Self::TooLarge => "too_large",
             Self::ConnectionLimit => "connection_limit",
             Self::SourceLimit => "source_limit",
+            Self::HandshakeRate => "handshake_rate",
             Self::Refused(refusal) => refusal.code(),
             Self::Logout => "logout",
             Self::Killed => "killed",
@@ -208,6 +246,7 @@ impl CloseReason {
         match self {
             Self::Completed => "finished",
             Self::ClientClosed => "client went away",
+            Self::UpstreamClosed => "desktop went away",
             Self::ProxyHeader => "no readable PROXY header from the balancer",
             Self::TlsFailed => "TLS handshake failed",
             Self::Timeout => "nothing arrived in time",
@@ -216,6 +255,7 @@ impl CloseReason {
             Self::TooLarge => "larger than the limit",
             Self::ConnectionLimit => "node is full",
             Self::SourceLimit => "too many connections from one address",
+            Self::HandshakeRate => "too many handshakes from one address",
             Self::Refused(refusal) => refusal.words(),
             Self::Logout => "logged out",
             Self::Killed => "session was ended",
@@ -244,9 +284,10 @@ impl CloseReason {
             | Self::HeartbeatLost
             | Self::LostContact
             | Self::Resumed => Source::Client,
-            Self::Refused(Refusal::TargetUnreachable) => Source::Upstream,
+            Self::UpstreamClosed | Self::Refused(Refusal::TargetUnreachable | Refusal::AgentSilent) => Source::Upstream,
             Self::ConnectionLimit
             | Self::SourceLimit
+            | Self::HandshakeRate
             | Self::Refused(_)
             | Self::Killed
             | Self::Expired
@@ -254,6 +295,12 @@ impl CloseReason {
             | Self::Drained => Source::Policy,
             Self::Internal => Source::Internal,
         }
+    }
+}
+
+impl From<Refusal> for CloseReason {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
     }
 }
 

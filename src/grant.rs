@@ -197,6 +197,7 @@ impl Grant {
             desktop.clone(),
             protocol,
             target.clone(),
+            self.revoked.child_token(),
         ));
         routes.open.push(route.clone());
         Ok(route)
@@ -207,11 +208,27 @@ impl Grant {
         self.routes.lock().open.clone()
     }
 
-    /// Takes a route away; what runs over it is for the caller to stop.
+    /// The route of that number.
+    pub fn route(&self, id: RouteId) -> Option<Arc<Route>> {
+        self.routes.lock().open.iter().find(|route| route.id() == id).cloned()
+    }
+
+    /// The route of that name, see [`Route::port_name`].
+    pub fn route_named(&self, name: &str) -> Option<Arc<Route>> {
+        self.routes
+            .lock()
+            .open
+            .iter()
+            .find(|route| route.port_name() == name)
+            .cloned()
+    }
+
+    /// Takes a route away. Its secondaries learn it from [`Route::ended`]; ports of a tunnel are for the caller to take back.
     pub fn remove_route(&self, id: RouteId) -> Option<Arc<Route>> {
         let mut routes = self.routes.lock();
         let place = routes.open.iter().position(|route| route.id() == id)?;
         let route = routes.open.remove(place);
+        route.end();
         if !routes.open.iter().any(|other| other.desktop() == route.desktop()) {
             self.occupancy.leave(route.desktop());
         }
@@ -411,6 +428,92 @@ mod tests {
     }
 
     #[test]
+    fn tokens_of_two_routes_do_not_touch_each_other() {
+        let now = crate::clock::now();
+        let (store, grant) = store_with_grant(now);
+        let (one, two) = (route(&grant, "one"), route(&grant, "two"));
+        let first = store.announce_route(&grant, Secondary::Blast, &one, now);
+        let second = store.announce_route(&grant, Secondary::Blast, &two, now);
+        let admitted = store.admit(first.as_str(), Secondary::Blast, now).unwrap();
+        assert_eq!(admitted.route().map(|route| route.id()), Some(one.id()));
+        assert!(store.admit(second.as_str(), Secondary::Blast, now).is_ok());
+        grant.remove_route(one.id());
+        assert_eq!(refusal(&store, &first, Secondary::Blast, now), Refusal::Revoked);
+        assert!(store.admit(second.as_str(), Secondary::Blast, now).is_ok());
+    }
+
+    #[test]
+    fn tokens_of_routes_that_are_gone_are_forgotten() {
+        let now = crate::clock::now();
+        let (store, grant) = store_with_grant(now);
+        for n in 0..50 {
+            let route = route(&grant, &format!("d{n}"));
+            let token = store.announce_route(&grant, Secondary::Blast, &route, now);
+            assert!(store.admit(token.as_str(), Secondary::Blast, now).is_ok());
+            grant.remove_route(route.id());
+        }
+        assert!(grant.tokens.lock().issued.len() <= 1);
+        store.check_invariants();
+    }
+
+    #[tokio::test]
+    async fn a_route_ends_when_it_is_taken_away_and_with_its_session() {
+        let now = crate::clock::now();
+        let (store, grant) = store_with_grant(now);
+        let (one, two) = (route(&grant, "one"), route(&grant, "two"));
+        grant.remove_route(one.id());
+        one.ended().await;
+        store.revoke(grant.id(), CloseReason::Logout);
+        two.ended().await;
+    }
+
+    #[test]
+    fn an_address_admits_only_if_it_says_whose_the_connection_is() {
+        let now = crate::clock::now();
+        let store = Store::new("gw-1".parse().unwrap(), None, limits());
+        let from = |store: &Store, at: Instant| {
+            let admitted = store.admit_from(CLIENT, Secondary::Pcoip, at);
+            admitted
+                .map(|granted| granted.grant().id())
+                .map_err(|denied| denied.reason)
+        };
+        assert_eq!(from(&store, now), Err(Refusal::AddressMismatch));
+        let grant = store.mint(ann(now), now).unwrap();
+        assert_eq!(from(&store, now), Err(Refusal::NotAnnounced));
+        let desk = route(&grant, "desk");
+        store.announce_route(&grant, Secondary::Pcoip, &desk, now);
+        let late = now + Duration::from_secs(121);
+        assert_eq!(from(&store, late), Err(Refusal::WindowMissed));
+        assert_eq!(from(&store, now), Ok(grant.id()));
+        assert_eq!(from(&store, late), Ok(grant.id()), "a reconnect");
+        // A second launch of the same desktop is the same desktop.
+        store.announce_route(&grant, Secondary::Pcoip, &desk, now);
+        assert_eq!(from(&store, now), Ok(grant.id()));
+
+        let other = store.mint(ann(now), now).unwrap();
+        assert_eq!(from(&store, now), Ok(grant.id()));
+        store.announce_route(&other, Secondary::Pcoip, &route(&other, "desk"), now);
+        assert_eq!(from(&store, now), Err(Refusal::AmbiguousAddress));
+        store.revoke(grant.id(), CloseReason::Logout);
+        assert_eq!(from(&store, now), Ok(other.id()));
+    }
+
+    #[test]
+    fn nothing_is_said_of_an_address_that_everybody_has() {
+        let now = crate::clock::now();
+        let limits = config::Session {
+            per_user: 1000,
+            ..limits()
+        };
+        let store = Store::new("gw-1".parse().unwrap(), None, limits);
+        for _ in 0..=Store::CROWD {
+            store.mint(ann(now), now).unwrap();
+        }
+        let denied = store.admit_from(CLIENT, Secondary::Pcoip, now).unwrap_err();
+        assert_eq!(denied.reason, Refusal::LbSnatDetected);
+    }
+
+    #[test]
     fn a_place_comes_back_when_the_proof_is_dropped() {
         let now = crate::clock::now();
         let (store, grant) = store_with_grant(now);
@@ -444,7 +547,14 @@ mod tests {
                 host: "vdi-1".to_owned(),
                 port: 1,
             };
-            let name = Route::new(RouteId(u32::MAX), DesktopId::new("d"), protocol, target).port_name();
+            let name = Route::new(
+                RouteId(u32::MAX),
+                DesktopId::new("d"),
+                protocol,
+                target,
+                CancellationToken::new(),
+            )
+            .port_name();
             assert!(
                 name.len() <= 23 && name.bytes().all(|octet| octet.is_ascii_graphic()),
                 "{name}"
@@ -463,8 +573,20 @@ mod tests {
     }
 
     fn ann(now: Instant) -> Authenticated {
-        Authenticated::for_test("ann", IpAddr::V4(Ipv4Addr::LOCALHOST), now)
+        Authenticated::for_test("ann", CLIENT, now)
     }
+
+    fn route(grant: &Grant, desktop: &str) -> Arc<Route> {
+        let target = Target {
+            host: format!("{desktop}.inside"),
+            port: 22443,
+        };
+        grant
+            .add_route(&DesktopId::new(desktop), Protocol::Blast, &target, None)
+            .unwrap()
+    }
+
+    const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
     fn limits() -> config::Session {
         config::Session {

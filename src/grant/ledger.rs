@@ -1,6 +1,8 @@
 //! What is counted and timed about the grants: everything that only a change needs, behind one short lock.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::hash::Hash;
+use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -14,6 +16,7 @@ use crate::types::{DesktopId, SessionId, UserName};
 #[derive(Default)]
 pub(super) struct Ledger {
     pub(super) users: HashMap<UserName, Vec<SessionId>>,
+    pub(super) clients: HashMap<IpAddr, Vec<SessionId>>,
     pub(super) deadlines: BTreeSet<(Instant, SessionId)>,
     ended: VecDeque<Digest>,
 }
@@ -24,6 +27,7 @@ impl Ledger {
 
     pub(super) fn enter(&mut self, grant: &Grant) {
         self.users.entry(grant.user.clone()).or_default().push(grant.id);
+        self.clients.entry(grant.client).or_default().push(grant.id);
     }
 
     /// Arms `grant` for the next look at it.
@@ -49,12 +53,8 @@ impl Ledger {
 
     pub(super) fn leave(&mut self, grant: &Grant) {
         self.deadlines.remove(&(armed_at(grant), grant.id));
-        if let Some(sessions) = self.users.get_mut(&grant.user) {
-            sessions.retain(|&id| id != grant.id);
-            if sessions.is_empty() {
-                self.users.remove(&grant.user);
-            }
-        }
+        strike(&mut self.users, &grant.user, grant.id);
+        strike(&mut self.clients, &grant.client, grant.id);
     }
 
     /// Remembers a token of an ended grant; gives back the one to be forgotten for it.
@@ -71,6 +71,16 @@ impl Ledger {
     #[cfg(test)]
     pub(super) fn remembered(&self) -> usize {
         self.ended.len()
+    }
+}
+
+/// Takes a session out of the list of `whose`, and the list with its last one.
+fn strike<K: Eq + Hash>(lists: &mut HashMap<K, Vec<SessionId>>, whose: &K, id: SessionId) {
+    if let Some(sessions) = lists.get_mut(whose) {
+        sessions.retain(|&other| other != id);
+        if sessions.is_empty() {
+            lists.remove(whose);
+        }
     }
 }
 

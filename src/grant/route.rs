@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use tokio_util::sync::CancellationToken;
+
 use crate::types::{DesktopId, Protocol, Target};
 
 /// One inside address that a grant permits to be dialled, and as what.
@@ -11,18 +13,26 @@ pub struct Route {
     desktop: DesktopId,
     protocol: Protocol,
     target: Target,
+    ended: CancellationToken,
 }
 
 impl Route {
     /// The most routes that one session may have.
     pub const MAX: usize = 256;
 
-    pub(super) fn new(id: RouteId, desktop: DesktopId, protocol: Protocol, target: Target) -> Self {
+    pub(super) fn new(
+        id: RouteId,
+        desktop: DesktopId,
+        protocol: Protocol,
+        target: Target,
+        ended: CancellationToken,
+    ) -> Self {
         Self {
             id,
             desktop,
             protocol,
             target,
+            ended,
         }
     }
 
@@ -49,6 +59,15 @@ impl Route {
     /// The name by which a tunnel knows it: protocol and number, at most 23 octets.
     pub fn port_name(&self) -> String {
         format!("{}-{}", self.protocol.wire_name().to_ascii_lowercase(), self.id)
+    }
+
+    /// Waits until it is taken away, or its session ends. Cancel-safe; any number may wait.
+    pub async fn ended(&self) {
+        self.ended.cancelled().await;
+    }
+
+    pub(super) fn end(&self) {
+        self.ended.cancel();
     }
 
     pub(super) fn leads_to(&self, desktop: &DesktopId, protocol: Protocol, target: &Target) -> bool {

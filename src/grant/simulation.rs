@@ -267,7 +267,7 @@ impl World {
         let secondary = match (other, token.secondary) {
             (false, own) => own,
             (true, Secondary::Tunnel) => Secondary::Blast,
-            (true, Secondary::Blast) => Secondary::Tunnel,
+            (true, _) => Secondary::Tunnel,
         };
         let expected = if token.void {
             Err((Refusal::UnknownToken, None))

@@ -9,6 +9,7 @@ mod invariants;
 
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -17,14 +18,15 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use zeroize::Zeroize;
 
-use super::admission::{Denied, Granted, Place, Secondary};
+use super::admission::{Denied, Granted, Place, Scope, Secondary};
 use super::ledger::{Ledger, Occupancy};
 use super::random::{Randomness, SystemRandomness};
 use super::token::{Digest, GrantSecret, Issued, Owner, Presented, Recognition, Token, TokenSecret};
-use super::{Grant, LONGEST};
+use super::{Grant, LONGEST, Route};
 use crate::authenticate::Authenticated;
 use crate::config;
 use crate::fault::{CloseReason, Refusal};
+use crate::observe::Watch;
 use crate::types::{DesktopId, NodeName, Secret, SessionId, UserName};
 
 /// The live grants of this node.
@@ -36,9 +38,13 @@ pub struct Store {
     tokens: papaya::HashMap<Digest, Entry, BuildHasherDefault<Uniform>>,
     ledger: Mutex<Ledger>,
     occupancy: Arc<Occupancy>,
+    watch: Arc<Watch>,
 }
 
 impl Store {
+    /// The most sessions of one address among which an address is looked for.
+    pub const CROWD: usize = 64;
+
     /// An empty store of the node `label`, whose tokens sisters with the same `recognition` key can attribute.
     pub fn new(label: NodeName, recognition: Option<&Secret>, limits: config::Session) -> Self {
         Self::with_randomness(label, recognition, limits, Box::new(SystemRandomness))
@@ -59,7 +65,13 @@ impl Store {
             tokens: papaya::HashMap::default(),
             ledger: Mutex::default(),
             occupancy: Arc::default(),
+            watch: Arc::default(),
         }
+    }
+
+    /// What is noted of admissions, refusals and ends. Refusals are noted by whoever tells them to the log.
+    pub fn watch(&self) -> &Arc<Watch> {
+        &self.watch
     }
 
     /// Puts other limits in force. Counts (total, per user, connections) hold at once for whatever comes next; live
@@ -91,6 +103,8 @@ impl Store {
         ledger.enter(&grant);
         ledger.arm(&grant, grant.next_look(now));
         sessions.insert(id, grant.clone());
+        drop(ledger);
+        self.watch.session_begun();
         Ok(grant)
     }
 
@@ -99,7 +113,18 @@ impl Store {
     /// An earlier token of the same secondary is void at once if it was never used. One in use stays good for reconnects until
     /// the new one is used. A token of an ended grant is refused with the reason of the end.
     pub fn announce(&self, grant: &Arc<Grant>, secondary: Secondary, now: Instant) -> Token {
+        self.issue(grant, Scope { secondary, route: None }, now)
+    }
+
+    /// Issues a token for `secondary` over one route only; the tokens of other routes stay as they are.
+    pub fn announce_route(&self, grant: &Arc<Grant>, secondary: Secondary, route: &Route, now: Instant) -> Token {
+        let route = Some(route.id());
+        self.issue(grant, Scope { secondary, route }, now)
+    }
+
+    fn issue(&self, grant: &Arc<Grant>, scope: Scope, now: Instant) -> Token {
         let entries = self.tokens.pin();
+        let routes: HashSet<_> = grant.routes().iter().map(|route| route.id()).collect();
         let mut tokens = grant.tokens.lock();
         if let Some(end) = grant.revocation() {
             drop(tokens);
@@ -108,7 +133,11 @@ impl Store {
             return self.recognition.write(&secret);
         }
         tokens.issued.retain(|issued| {
-            let keep = issued.secondary != secondary || issued.used;
+            let leads_somewhere = issued
+                .scope
+                .route
+                .is_none_or(|id| routes.contains(&id) || Some(id) == scope.route);
+            let keep = leads_somewhere && (issued.scope != scope || issued.used);
             if !keep {
                 entries.remove(&issued.digest);
             }
@@ -116,27 +145,31 @@ impl Store {
         });
         tokens.generation += 1;
         let generation = tokens.generation;
-        let secret = tokens.secret.derive(secondary, generation);
+        let secret = tokens.secret.derive(scope.secondary, generation);
         let digest = secret.digest();
+        let use_by = now + self.limits.load().first_use.min(LONGEST);
         tokens.issued.reserve_exact(1);
         tokens.issued.push(Issued {
-            secondary,
+            scope,
             generation,
             digest,
+            use_by,
             used: false,
         });
-        let use_by = now + self.limits.load().first_use.min(LONGEST);
         let used = AtomicBool::new(false);
         entries.insert(
             digest,
             Entry::Live {
                 grant: grant.clone(),
-                secondary,
+                scope,
                 generation,
                 use_by,
                 used,
             },
         );
+        drop(tokens);
+        let route = scope.route.map(|route| route.0);
+        self.watch.announced(grant.id, scope.secondary, route, use_by);
         self.recognition.write(&secret)
     }
 
@@ -152,17 +185,41 @@ impl Store {
             return Err(Denied::stray(Refusal::Malformed));
         };
         let owner = self.recognition.owner(&presented);
+        self.admit_digest(presented.digest(), owner, secondary, now)
+    }
+
+    /// Admits a connection of `secondary` that shows its token as the first labels of a host name
+    /// ([`Token::host_labels`]). `None`: there is no token in the name.
+    pub fn admit_host(&self, name: &str, secondary: Secondary, now: Instant) -> Option<Result<Granted, Denied>> {
+        let presented = Presented::in_host(name)?;
+        Some(match presented {
+            None => Err(Denied::stray(Refusal::Malformed)),
+            Some(presented) => {
+                let owner = self.recognition.owner(&presented);
+                self.admit_digest(presented.digest(), owner, secondary, now)
+            }
+        })
+    }
+
+    fn admit_digest(
+        &self,
+        digest: Digest,
+        owner: Owner,
+        secondary: Secondary,
+        now: Instant,
+    ) -> Result<Granted, Denied> {
         let entries = self.tokens.pin();
-        let entry = entries.get(&presented.digest());
+        let entry = entries.get(&digest);
         match (owner, entry) {
             (Owner::Sister(owner), _) => Err(Denied::sister(owner)),
-            (Owner::Stranger, _) | (Owner::Own, None) => Err(Denied::stray(Refusal::UnknownToken)),
+            (Owner::Stranger, _) => Err(Denied::stray(Refusal::UnknownToken)),
+            (Owner::Own, None) => Err(Denied::forgotten(self.recognition.label().clone())),
             (Owner::Own, Some(Entry::Ended { session, end })) => Err(Denied::ended(*session, *end)),
             (
                 Owner::Own,
                 Some(Entry::Live {
                     grant,
-                    secondary: announced,
+                    scope,
                     generation,
                     use_by,
                     used,
@@ -171,9 +228,14 @@ impl Store {
                 if let Some(end) = grant.revocation().or_else(|| grant.overdue(now)) {
                     return Err(Denied::ended(grant.id, end));
                 }
-                if *announced != secondary {
+                if scope.secondary != secondary {
                     return Err(Denied::of(grant.id, Refusal::WrongProtocol));
                 }
+                let route = match scope.route.map(|id| grant.route(id)) {
+                    Some(None) => return Err(Denied::of(grant.id, Refusal::Revoked)),
+                    Some(route) => route,
+                    None => None,
+                };
                 if !used.load(Ordering::Acquire) && now > *use_by {
                     return Err(Denied::of(grant.id, Refusal::WindowMissed));
                 }
@@ -181,13 +243,67 @@ impl Store {
                     return Err(Denied::of(grant.id, Refusal::FlowLimit));
                 };
                 if !used.load(Ordering::Acquire) {
-                    self.first_use(grant, secondary, *generation, used)?;
+                    self.first_use(grant, *scope, *generation, used)?;
                 }
                 match grant.revocation() {
                     Some(end) => Err(Denied::ended(grant.id, end)),
-                    None => Ok(Granted::new(place, secondary)),
+                    None => {
+                        self.watch
+                            .admitted(grant.id, secondary, scope.route.map(|route| route.0));
+                        Ok(Granted::new(place, secondary, route))
+                    }
                 }
             }
+        }
+    }
+
+    /// Admits a connection of `secondary` that shows no token, by the address from which it comes: that of exactly one
+    /// live grant to which the secondary was announced for a route (secondary protocols sheet 5.3).
+    ///
+    /// # Errors
+    /// [`Denied`] with exactly one reason. Of an address with more than [`CROWD`](Self::CROWD) sessions nothing can be said.
+    pub fn admit_from(&self, client: IpAddr, secondary: Secondary, now: Instant) -> Result<Granted, Denied> {
+        let sessions = {
+            let ledger = self.ledger.lock();
+            match ledger.clients.get(&client) {
+                None => return Err(Denied::stray(Refusal::AddressMismatch)),
+                Some(sessions) if sessions.len() > Self::CROWD => return Err(Denied::stray(Refusal::LbSnatDetected)),
+                Some(sessions) => sessions.clone(),
+            }
+        };
+        let mut found = None;
+        let mut missed = None;
+        for grant in sessions.into_iter().filter_map(|id| self.get(id)) {
+            if grant.overdue(now).is_some() {
+                continue;
+            }
+            let announced: Vec<_> = {
+                let tokens = grant.tokens.lock();
+                let of = |issued: &&Issued| issued.scope.secondary == secondary && issued.scope.route.is_some();
+                let in_time = |issued: &Issued| issued.used || now <= issued.use_by;
+                tokens
+                    .issued
+                    .iter()
+                    .filter(of)
+                    .map(|issued| (issued.scope, issued.digest, in_time(issued)))
+                    .collect()
+            };
+            for (scope, digest, in_time) in announced {
+                if !in_time {
+                    missed = Some(grant.id);
+                    continue;
+                }
+                // Of two tokens of one route the newer one stands.
+                let other = found.replace((grant.id, scope, digest));
+                if other.is_some_and(|(id, of, _)| (id, of) != (grant.id, scope)) {
+                    return Err(Denied::stray(Refusal::AmbiguousAddress));
+                }
+            }
+        }
+        match (found, missed) {
+            (Some((.., digest)), _) => self.admit_digest(digest, Owner::Own, secondary, now),
+            (None, Some(session)) => Err(Denied::of(session, Refusal::WindowMissed)),
+            (None, None) => Err(Denied::stray(Refusal::NotAnnounced)),
         }
     }
 
@@ -260,13 +376,18 @@ impl Store {
         self.sessions.is_empty()
     }
 
+    /// Whether any session has an open connection.
+    pub fn is_in_use(&self) -> bool {
+        self.sessions.pin().values().any(|grant| grant.connections() > 0)
+    }
+
     /// How many sessions have a route to `desktop`.
     pub fn sessions_on(&self, desktop: &DesktopId) -> usize {
         self.occupancy.sessions(desktop)
     }
 
     /// Marks a token used, and voids the one that it replaces.
-    fn first_use(&self, grant: &Grant, secondary: Secondary, generation: u64, used: &AtomicBool) -> Result<(), Denied> {
+    fn first_use(&self, grant: &Grant, scope: Scope, generation: u64, used: &AtomicBool) -> Result<(), Denied> {
         let entries = self.tokens.pin();
         let mut tokens = grant.tokens.lock();
         let Some(own) = tokens.issued.iter_mut().find(|issued| issued.generation == generation) else {
@@ -279,7 +400,7 @@ impl Store {
         own.used = true;
         used.store(true, Ordering::Release);
         tokens.issued.retain(|issued| {
-            let keep = issued.secondary != secondary || issued.generation >= generation;
+            let keep = issued.scope != scope || issued.generation >= generation;
             if !keep {
                 entries.remove(&issued.digest);
             }
@@ -321,6 +442,7 @@ impl Store {
             sessions.remove(&grant.id);
         }
         grant.revoked.cancel();
+        self.watch.session_ended(grant.id, reason);
         true
     }
 
@@ -370,7 +492,7 @@ pub enum MintRefusal {
 enum Entry {
     Live {
         grant: Arc<Grant>,
-        secondary: Secondary,
+        scope: Scope,
         generation: u64,
         use_by: Instant,
         used: AtomicBool,

@@ -3,8 +3,15 @@
 //! Text: `<node>.<secret>.<mac>`, the last two in unpadded URL-safe base64. The secret is derived from the grant's own by
 //! HMAC-SHA256 over protocol and generation, so that one token tells nothing of another. The MAC, under the fleet's
 //! recognition key, covers node and secret: it opens nothing, it only lets a sister node say whose a stray token is.
+//!
+//! Host names know no case and end their labels after 63 characters. There the same token is two labels in base 32,
+//! `t-<secret>.<mac and node>`, with any name behind them.
 
+mod base32;
+
+use std::borrow::Cow;
 use std::fmt;
+use std::time::Instant;
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::{digest, hmac};
@@ -12,7 +19,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-use super::admission::Secondary;
+use super::admission::{Scope, Secondary};
 use super::random::Randomness;
 use crate::types::{NodeName, Secret};
 
@@ -27,6 +34,20 @@ impl Token {
     /// The text.
     pub fn as_str(&self) -> &str {
         self.0.expose()
+    }
+
+    /// The token as the first labels of a host name, for a client that shows it as the name of the server it asks for
+    /// (SNI). At most 107 characters, so that a domain fits behind them.
+    pub fn host_labels(&self) -> String {
+        let mut labels = String::with_capacity(HOST_LABELS_MAX);
+        if let Some(presented) = Presented::parse(self.as_str()) {
+            labels.push_str(HOST_PREFIX);
+            base32::encode(&presented.secret.0, &mut labels);
+            labels.push('.');
+            let recognised = [&presented.mac, presented.node.as_bytes()].concat();
+            base32::encode(&recognised, &mut labels);
+        }
+        labels
     }
 }
 
@@ -112,15 +133,16 @@ impl std::hash::Hash for Digest {
 /// A token of a live grant, as the grant remembers it.
 #[derive(Debug)]
 pub(super) struct Issued {
-    pub(super) secondary: Secondary,
+    pub(super) scope: Scope,
     pub(super) generation: u64,
     pub(super) digest: Digest,
+    pub(super) use_by: Instant,
     pub(super) used: bool,
 }
 
 /// What a client showed, well-formed.
 pub(super) struct Presented<'a> {
-    node: &'a str,
+    node: Cow<'a, str>,
     secret: TokenSecret,
     mac: [u8; MAC],
 }
@@ -136,13 +158,42 @@ impl<'a> Presented<'a> {
             return None;
         }
         let mut presented = Self {
-            node,
+            node: Cow::Borrowed(node),
             secret: TokenSecret([0; SECRET]),
             mac: [0; MAC],
         };
         decode_exactly(secret, &mut presented.secret.0)?;
         decode_exactly(mac, &mut presented.mac)?;
         Some(presented)
+    }
+
+    /// Reads the token out of a host name. `None`: there is none in it; `Some(None)`: one that cannot be read.
+    pub(super) fn in_host(name: &str) -> Option<Option<Self>> {
+        let (first, rest) = name.split_once('.').unwrap_or((name, ""));
+        let secret = match first.split_at_checked(HOST_PREFIX.len()) {
+            Some((prefix, secret)) if prefix.eq_ignore_ascii_case(HOST_PREFIX) => secret,
+            Some(_) | None => return None,
+        };
+        if secret.len() != (SECRET * 8).div_ceil(5) {
+            return None;
+        }
+        let recognised = rest.split_once('.').map_or(rest, |(label, _)| label);
+        Some(Self::of_labels(secret, recognised))
+    }
+
+    fn of_labels(secret: &str, recognised: &str) -> Option<Self> {
+        let (secret, SECRET) = base32::decode::<SECRET>(secret)? else {
+            return None;
+        };
+        let secret = TokenSecret(secret);
+        let (recognised, length) = base32::decode::<{ MAC + NodeName::MAX }>(recognised)?;
+        let (mac, node) = recognised[..length].split_first_chunk::<MAC>()?;
+        let node = std::str::from_utf8(node).ok().filter(|node| !node.is_empty())?;
+        Some(Self {
+            node: Cow::Owned(node.to_owned()),
+            secret,
+            mac: *mac,
+        })
     }
 
     pub(super) fn digest(&self) -> Digest {
@@ -177,6 +228,10 @@ impl Recognition {
         Self { label, key }
     }
 
+    pub(super) fn label(&self) -> &NodeName {
+        &self.label
+    }
+
     pub(super) fn write(&self, secret: &TokenSecret) -> Token {
         let mut text = String::with_capacity(Token::MAX);
         text.push_str(self.label.as_str());
@@ -188,7 +243,7 @@ impl Recognition {
     }
 
     pub(super) fn owner(&self, presented: &Presented<'_>) -> Owner {
-        let mac = self.mac(presented.node, &presented.secret);
+        let mac = self.mac(&presented.node, &presented.secret);
         if verify_slices_are_equal(&mac, &presented.mac).is_err() {
             return Owner::Stranger;
         }
@@ -220,6 +275,9 @@ fn decode_exactly(text: &str, bytes: &mut [u8]) -> Option<()> {
 
 const SECRET: usize = 32;
 const MAC: usize = 8;
+/// No ordinary name begins like that and has 54 characters in its first label.
+const HOST_PREFIX: &str = "t-";
+const HOST_LABELS_MAX: usize = 107;
 
 #[cfg(test)]
 mod tests {
@@ -281,6 +339,44 @@ mod tests {
     }
 
     #[test]
+    fn a_token_fits_in_a_host_name_of_any_case() {
+        let label = "Gw-1.eu".repeat(4)[..NodeName::MAX].to_owned();
+        let gw = node(&label, Some("fleet"));
+        let labels = gw.write(&secret(0xa7)).host_labels();
+        assert!(
+            labels.len() <= HOST_LABELS_MAX && labels.split('.').all(|label| label.len() <= 63),
+            "{labels}"
+        );
+        for name in [
+            labels.clone(),
+            format!("{labels}.desk.example.com"),
+            labels.to_ascii_uppercase(),
+        ] {
+            let presented = Presented::in_host(&name).unwrap().unwrap();
+            assert_eq!(gw.owner(&presented), Owner::Own);
+            assert_eq!(presented.secret.0, secret(0xa7).0);
+            let sister = node("gw-2", Some("fleet")).owner(&presented);
+            assert_eq!(sister, Owner::Sister(label.parse().unwrap()));
+        }
+    }
+
+    #[test]
+    fn an_ordinary_host_name_carries_no_token() {
+        for name in ["desk.example.com", "t-1.example.com", "localhost", "", "t-", "ä"] {
+            assert!(Presented::in_host(name).is_none(), "{name}");
+        }
+        let cut = node("gw-1", None).write(&secret(1)).host_labels();
+        let (first, _) = cut.split_once('.').unwrap();
+        for name in [
+            first.to_owned(),
+            format!("{first}.desk.example.com"),
+            format!("{first}."),
+        ] {
+            assert!(Presented::in_host(&name).is_some_and(|token| token.is_none()), "{name}");
+        }
+    }
+
+    #[test]
     fn a_token_has_one_spelling() {
         let token = node("gw-1", None).write(&secret(1));
         // 32 octets leave two bits of the last secret character unused; 8 octets leave two of the last MAC character.
@@ -303,9 +399,27 @@ mod tests {
         }
 
         #[test]
+        fn no_host_name_panics_the_parser(name in ".{0,120}", labels in "[tT]-[a-zA-Z2-7]{50,53}\\.[a-zA-Z2-7]{0,54}") {
+            let _ = Presented::in_host(&name);
+            if let Some(Some(presented)) = Presented::in_host(&labels) {
+                prop_assert!(presented.node.len() <= NodeName::MAX);
+            }
+        }
+
+        #[test]
+        fn every_token_survives_a_host_name(bytes in any::<[u8; SECRET]>(), label in "[a-zA-Z0-9][a-zA-Z0-9.-]{0,23}") {
+            let gw = node(&label, Some("fleet"));
+            let labels = gw.write(&TokenSecret(bytes)).host_labels();
+            let presented = Presented::in_host(&labels.to_ascii_uppercase()).unwrap().unwrap();
+            prop_assert_eq!(&*presented.node, label.as_str());
+            prop_assert_eq!(presented.secret.0, bytes);
+            prop_assert_eq!(gw.owner(&presented), Owner::Own);
+        }
+
+        #[test]
         fn no_almost_token_panics_the_parser(text in "[a-zA-Z0-9.-]{0,26}\\.[A-Za-z0-9_=-]{40,45}\\.[A-Za-z0-9_-]{9,13}") {
             if let Some(presented) = Presented::parse(&text) {
-                prop_assert!(text.starts_with(presented.node));
+                prop_assert!(text.starts_with(&*presented.node));
                 let respelt = format!(
                     "{}.{}.{}",
                     presented.node,

@@ -44,6 +44,11 @@ impl Store {
                 ledger.users.values().all(|sessions| !sessions.is_empty()),
                 "no user is kept without a session"
             );
+            assert_eq!(
+                ledger.clients.values().map(Vec::len).sum::<usize>(),
+                grants.len(),
+                "addresses' counts make the total"
+            );
         }
         self.check_entries(issued);
         self.occupancy.check(&desktops);
@@ -71,7 +76,7 @@ impl Store {
         for token in &tokens.issued {
             let Some(Entry::Live {
                 grant: owner,
-                secondary,
+                scope,
                 generation,
                 used,
                 ..
@@ -80,14 +85,14 @@ impl Store {
                 panic!("a token of {} is not in the map", grant.id);
             };
             assert_eq!(
-                (owner.id, *secondary, *generation),
-                (grant.id, token.secondary, token.generation)
+                (owner.id, *scope, *generation),
+                (grant.id, token.scope, token.generation)
             );
             assert_eq!(used.load(Ordering::Relaxed), token.used);
             let same: Vec<_> = tokens
                 .issued
                 .iter()
-                .filter(|other| other.secondary == token.secondary)
+                .filter(|other| other.scope == token.scope)
                 .collect();
             match same[..] {
                 [_] => {}
@@ -97,7 +102,7 @@ impl Store {
                         "only one in use is kept"
                     );
                 }
-                _ => panic!("{} has {} tokens of one secondary", grant.id, same.len()),
+                _ => panic!("{} has {} tokens of one scope", grant.id, same.len()),
             }
         }
     }
