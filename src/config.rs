@@ -8,7 +8,7 @@
 //! place, its setting, what is wrong and what to do. Nothing here keeps state or changes anything.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ pub use problem::{Form, Kind, Problem};
 pub use read::{load, parse};
 pub use report::{Fault, Faults, Position, Severity};
 
-use crate::types::{DesktopId, NodeName, Protocol, Secret, Target, UserName};
+use crate::types::{Authority, DesktopId, NodeName, Protocol, Secret, Target, Thumbprint, UserName};
 
 /// A whole checked configuration.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,6 +54,16 @@ pub struct Config {
     pub session: Session,
     /// The HTTPS tunnel.
     pub tunnel: Tunnel,
+    /// Blast.
+    pub blast: Blast,
+    /// PCoIP.
+    pub pcoip: Pcoip,
+    /// RDP for clients that know no gateway.
+    pub rdp: Rdp,
+    /// Datagrams of the secondary protocols.
+    pub udp: Udp,
+    /// The other nodes.
+    pub fleet: Fleet,
     /// How users sign in.
     pub authentication: Authentication,
     /// Users and desktops.
@@ -104,6 +114,10 @@ pub struct Listener {
     pub balancers: Vec<IpNet>,
     /// Certificates that may be served here, by name; the first is the default.
     pub certificates: Vec<String>,
+    /// Whether the same addresses are served over UDP: QUIC, and datagrams of Blast.
+    pub udp: bool,
+    /// Where the first request of a session that asks for one name is sent on to.
+    pub host_redirects: BTreeMap<Authority, Authority>,
 }
 
 /// A certificate with its key.
@@ -130,6 +144,8 @@ pub struct Limits {
     pub body_timeout: Duration,
     /// Sign-in sessions that have not yet signed in.
     pub pending_logins: usize,
+    /// Handshakes that one source may begin in a second; ten times as many at once.
+    pub handshakes_per_source: u32,
 }
 
 /// Sessions and their grants.
@@ -163,6 +179,80 @@ pub struct Tunnel {
     pub lost_contact: Duration,
     /// How long a tunnel without a connection waits for its client to come back.
     pub reconnect_window: Duration,
+}
+
+/// Blast.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Blast {
+    /// What clients are told; must reach this very node. `None` is the name and port under which the client asked.
+    pub external_url: Option<ExternalUrl>,
+    /// What `Host` of a request may be; `None` is anything.
+    pub allowed_hosts: Option<Vec<Authority>>,
+}
+
+/// Where clients find a secondary protocol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExternalUrl {
+    /// Host name or address, without brackets.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+    /// UDP port, if it is said.
+    pub udp_port: Option<u16>,
+}
+
+/// PCoIP.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pcoip {
+    /// Addresses to bind, for TCP and UDP; none is off.
+    pub bind: Vec<SocketAddr>,
+    /// Peers whose PROXY header is required and believed.
+    pub balancers: Vec<IpNet>,
+    /// Certificates by name; the first is the default.
+    pub certificates: Vec<String>,
+    /// Whether TLS ends here and begins anew to the agent, rather than passing untouched.
+    pub terminates_tls: bool,
+    /// What clients are told; must reach this very node. `None` is the address to which the client connected.
+    pub external_address: Option<SocketAddrV4>,
+}
+
+/// RDP for clients that know no gateway.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rdp {
+    /// Addresses to bind; none is off.
+    pub bind: Vec<SocketAddr>,
+    /// Peers whose PROXY header is required and believed.
+    pub balancers: Vec<IpNet>,
+}
+
+/// Datagrams of the secondary protocols.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Udp {
+    /// From a TCP connection to the first datagram beside it.
+    pub first_datagram: Duration,
+    /// From the first datagram to the desktop's answer.
+    pub agent_answer: Duration,
+    /// Silence that ends a flow.
+    pub idle: Duration,
+    /// Flows in all.
+    pub flows: usize,
+    /// Flows of one session.
+    pub flows_per_session: usize,
+    /// Datagrams a second without a flow that are looked at from one source; ten times as many at once.
+    pub strays_per_source: u32,
+}
+
+/// The other nodes, and the way to them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Fleet {
+    /// Addresses on which the other nodes bring misrouted connections; none is no relay.
+    pub bind: Vec<SocketAddr>,
+    /// Certificate that this node shows to the others, by name. Given if there is a relay.
+    pub certificate: Option<String>,
+    /// PEM file of the authority of the nodes' certificates. Given if there is a relay.
+    pub ca: Option<PathBuf>,
+    /// The other nodes, and where each is reached.
+    pub peers: BTreeMap<NodeName, SocketAddr>,
 }
 
 /// How users sign in.
@@ -224,6 +314,27 @@ pub struct Desktop {
     pub groups: Vec<String>,
     /// Sessions that may be on it at one time; `None` is any number.
     pub max_sessions: Option<usize>,
+    /// How its agent for Blast and PCoIP proves itself.
+    pub agent: Agent,
+}
+
+/// How an agent proves itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Agent {
+    /// It speaks no TLS: nothing proves it.
+    Plain,
+    /// By a certificate of the system's authorities for its address.
+    #[default]
+    System,
+    /// By a certificate of this thumbprint, whoever issued it.
+    Thumbprint(Thumbprint),
+    /// By a certificate of an authority, for a name.
+    Certificate {
+        /// PEM file of the authority; `None` is the system's.
+        ca: Option<PathBuf>,
+        /// The name in it; `None` is the agent's address.
+        name: Option<String>,
+    },
 }
 
 #[cfg(test)]

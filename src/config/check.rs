@@ -17,6 +17,7 @@ use super::{Authentication, Config, Limits, Log, LogFormat, Node, Session, Throt
 mod directory;
 mod listeners;
 mod places;
+mod secondary;
 mod secrets;
 
 pub(super) use places::Places;
@@ -46,7 +47,19 @@ impl<'a> Check<'a> {
         let certificates = document.certificate.unwrap_or_default();
         let names = self.names(&SettingPath::of(&["certificate"]), certificates.keys().cloned());
         let certificates = self.certificates(certificates);
-        let listeners = self.listeners(document.listener.unwrap_or_default(), &document.health, names.as_ref());
+        let others = listeners::Others {
+            health: &document.health,
+            pcoip: &document.pcoip,
+            rdp: &document.rdp,
+            fleet: &document.fleet,
+        };
+        let listeners = self.listeners(document.listener.unwrap_or_default(), &others, names.as_ref());
+        let has_key = document
+            .node
+            .as_ref()
+            .is_some_and(|node| node.recognition_key.is_some());
+        let pcoip = self.pcoip(&document.pcoip);
+        let fleet = self.fleet(document.fleet, has_key);
         let limits = self.limits(&document.limits);
         let session = self.session(&document.session);
         let directory = self.directory(document.directory);
@@ -59,6 +72,11 @@ impl<'a> Check<'a> {
             limits,
             session,
             tunnel: tunnel(document.tunnel),
+            blast: secondary::blast(document.blast),
+            pcoip,
+            rdp: secondary::rdp(&document.rdp),
+            udp: secondary::udp(&document.udp),
+            fleet,
             authentication: authentication(document.authentication),
             directory,
         })
@@ -92,6 +110,7 @@ impl<'a> Check<'a> {
             head_timeout: limits.head_timeout.0,
             body_timeout: limits.body_timeout.0,
             pending_logins: limits.pending_logins,
+            handshakes_per_source: limits.handshakes_per_source,
         }
     }
 

@@ -14,9 +14,11 @@ use schemars::generate::SchemaSettings;
 use serde::{Deserialize, Serialize};
 
 pub(super) mod format;
+pub(super) mod secondary;
 pub(super) mod secret;
 
-use format::{BaseUrl, Bind, Host, Levels, Name, Network, Path, TimeSpan};
+use format::{Authority, BaseUrl, Bind, Host, Levels, Name, Network, Path, TimeSpan};
+pub(super) use secondary::{Agent, Blast, Fleet, Pcoip, PcoipTls, Rdp, Udp};
 use secret::{HashSource, KeySource};
 
 /// Tables by the name that their author gave them.
@@ -53,6 +55,21 @@ pub(super) struct Document {
     /// The HTTPS tunnel.
     #[serde(default)]
     pub tunnel: Tunnel,
+    /// Blast.
+    #[serde(default)]
+    pub blast: Blast,
+    /// PCoIP.
+    #[serde(default)]
+    pub pcoip: Pcoip,
+    /// RDP for clients that know no gateway.
+    #[serde(default)]
+    pub rdp: Rdp,
+    /// Datagrams of the secondary protocols.
+    #[serde(default)]
+    pub udp: Udp,
+    /// The other nodes.
+    #[serde(default)]
+    pub fleet: Fleet,
     /// How users sign in.
     #[serde(default)]
     pub authentication: Authentication,
@@ -119,6 +136,14 @@ pub(super) struct Listener {
     /// Certificates served here, chosen by the name a client asks for; the first is the default.
     #[schemars(required, length(min = 1), example = ["main"], extend("uniqueItems" = true))]
     pub certificates: Option<Vec<String>>,
+    /// Whether the same ports are served over UDP too: QUIC with HTTP/3, and the datagrams of Blast.
+    #[serde(default)]
+    pub udp: bool,
+    /// Names of the balancer, each with the name of this very node to which the first request of a session is sent on
+    /// (307). Host, or host and port.
+    #[serde(default)]
+    #[schemars(extend("propertyNames" = { "format": "authority" }))]
+    pub host_redirects: Named<Authority>,
 }
 
 /// A certificate with its key.
@@ -163,6 +188,9 @@ pub(super) struct Limits {
     /// Sign-ins that have begun and not ended.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub pending_logins: usize,
+    /// TLS and QUIC handshakes that one source may begin in a second; ten times as many at once.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub handshakes_per_source: u32,
 }
 
 /// Sessions and their grants.
@@ -285,7 +313,7 @@ pub(super) struct Desktop {
     #[schemars(required, example = "10.0.0.5")]
     pub address: Option<Host>,
     /// What it speaks and on which port; the one written first is the default.
-    #[schemars(required, extend("minProperties" = 1), example = Ports { rdp: Some(3389), vnc: None, ssh: None, tcp: None })]
+    #[schemars(required, extend("minProperties" = 1), example = Ports { rdp: Some(3389), ..Ports::default() })]
     pub protocols: Option<Ports>,
     /// Users entitled to it.
     #[serde(default)]
@@ -298,10 +326,13 @@ pub(super) struct Desktop {
     /// Sessions that may use it at one time. Left out: any number.
     #[schemars(range(min = 1, max = 1_000_000), example = 1)]
     pub max_sessions: Option<usize>,
+    /// How its agent for Blast and PCoIP proves itself.
+    #[serde(default)]
+    pub agent: Agent,
 }
 
 /// Protocols with their ports.
-#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Ports {
     /// Remote Desktop Protocol, usually 3389.
@@ -320,6 +351,14 @@ pub(super) struct Ports {
     #[schemars(range(min = 1, max = 65535))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tcp: Option<u16>,
+    /// Blast, usually 22443; TCP and UDP.
+    #[schemars(range(min = 1, max = 65535))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blast: Option<u16>,
+    /// PCoIP, usually 4172; TCP and UDP.
+    #[schemars(range(min = 1, max = 65535))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pcoip: Option<u16>,
 }
 
 fn state_dir() -> Path {
@@ -352,6 +391,7 @@ impl Default for Limits {
             head_timeout: TimeSpan::seconds(15),
             body_timeout: TimeSpan::seconds(15),
             pending_logins: 2_000,
+            handshakes_per_source: 100,
         }
     }
 }

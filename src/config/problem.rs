@@ -221,6 +221,14 @@ pub enum Problem {
     /// A desktop that nobody may use.
     #[error("nobody is entitled to it")]
     NobodyEntitled,
+    /// A host redirect leads to a name that is itself redirected.
+    #[error("sends users on to {}, which {other} sends on again", Quoted(.target))]
+    RedirectLoop {
+        /// Where it leads.
+        target: String,
+        /// The redirect of that name.
+        other: SettingPath,
+    },
     /// Every peer is a balancer.
     #[error("every address counts as a balancer, so any client can claim any address")]
     EveryoneBalances,
@@ -330,6 +338,14 @@ pub enum Form {
     Host,
     /// The base URL of this node.
     BaseUrl,
+    /// A host, and maybe a port.
+    Authority,
+    /// The URL of Blast.
+    BlastUrl,
+    /// An IPv4 address, and maybe a port.
+    PcoipAddress,
+    /// A SHA-256 thumbprint.
+    Thumbprint,
     /// A node name.
     NodeName,
     /// A log level or list of directives.
@@ -349,6 +365,10 @@ impl fmt::Display for Form {
             Self::Network => "address or network",
             Self::Host => "host",
             Self::BaseUrl => "base URL",
+            Self::Authority => "host",
+            Self::BlastUrl => "URL for Blast",
+            Self::PcoipAddress => "IPv4 address",
+            Self::Thumbprint => "SHA-256 thumbprint",
             Self::NodeName => "node name",
             Self::Levels => "log level",
             Self::AbsolutePath => "absolute path",
@@ -405,6 +425,7 @@ impl Problem {
             Self::NoUser => "no_user",
             Self::NoDesktop => "no_desktop",
             Self::NobodyEntitled => "nobody_entitled",
+            Self::RedirectLoop { .. } => "redirect_loop",
             Self::EveryoneBalances => "everyone_balances",
             Self::FileUnreadable { .. } => "file_unreadable",
             Self::FileEmpty { .. } => "file_empty",

@@ -26,6 +26,8 @@ impl World {
         Self::default()
             .file("/etc/portcullis/main.crt", "chain", 0o644)
             .file("/etc/portcullis/main.key", "key", 0o640)
+            .file("/etc/portcullis/fleet-ca.crt", "authority", 0o644)
+            .file("/etc/portcullis/agents-ca.crt", "authority", 0o644)
             .file(
                 "/etc/portcullis/recognition.key",
                 "0123456789abcdef0123456789abcdef\n",

@@ -7,7 +7,7 @@ use crate::config::document;
 use crate::config::nearest::nearest;
 use crate::config::path::SettingPath;
 use crate::config::problem::Problem;
-use crate::config::{Desktop, Directory, User};
+use crate::config::{Agent, Desktop, Directory, User};
 use crate::types::{DesktopId, Protocol, Target, UserName};
 
 impl Check<'_> {
@@ -76,9 +76,10 @@ impl Check<'_> {
         })
     }
 
-    fn desktop(&self, id: &str, desktop: document::Desktop, path: &SettingPath) -> Option<Desktop> {
+    fn desktop(&mut self, id: &str, desktop: document::Desktop, path: &SettingPath) -> Option<Desktop> {
         let host = desktop.address?.0;
         let ports = desktop.protocols?;
+        let agent = self.agent(desktop.agent, &path.key("agent"));
         let protocols = self.in_order_written(&ports, &path.key("protocols"));
         Some(Desktop {
             name: desktop.name.unwrap_or_else(|| id.to_owned()),
@@ -97,7 +98,19 @@ impl Check<'_> {
             users: desktop.users.iter().map(|name| UserName::new(name)).collect(),
             groups: desktop.groups,
             max_sessions: desktop.max_sessions,
+            agent,
         })
+    }
+
+    fn agent(&mut self, agent: document::Agent, path: &SettingPath) -> Agent {
+        let ca = agent.ca.and_then(|file| self.file(&file, &path.key("ca"), false));
+        let name = agent.name.map(|name| name.0);
+        match (agent.tls, agent.thumbprint) {
+            (false, _) => Agent::Plain,
+            (true, Some(thumbprint)) => Agent::Thumbprint(thumbprint.0),
+            (true, None) if ca.is_none() && name.is_none() => Agent::System,
+            (true, None) => Agent::Certificate { ca, name },
+        }
     }
 
     /// The first is the default, so their order has a meaning that TOML does not keep.
@@ -107,6 +120,8 @@ impl Check<'_> {
             (Protocol::Vnc, "vnc", ports.vnc),
             (Protocol::Ssh, "ssh", ports.ssh),
             (Protocol::Tcp, "tcp", ports.tcp),
+            (Protocol::Blast, "blast", ports.blast),
+            (Protocol::Pcoip, "pcoip", ports.pcoip),
         ];
         let mut placed: Vec<_> = all
             .into_iter()

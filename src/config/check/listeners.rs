@@ -5,10 +5,20 @@ use std::net::SocketAddr;
 
 use super::Check;
 use crate::config::document;
-use crate::config::document::format::Bind;
+use crate::config::document::format::{Bind, Network};
+use crate::config::nearest::nearest;
 use crate::config::path::SettingPath;
 use crate::config::problem::Problem;
 use crate::config::{Certificate, Listener};
+use crate::types::Authority;
+
+/// What binds addresses or serves certificates beside the listeners.
+pub(super) struct Others<'a> {
+    pub(super) health: &'a document::Health,
+    pub(super) pcoip: &'a document::Pcoip,
+    pub(super) rdp: &'a document::Rdp,
+    pub(super) fleet: &'a document::Fleet,
+}
 
 impl Check<'_> {
     /// The certificates whose files are there.
@@ -36,7 +46,7 @@ impl Check<'_> {
     pub(super) fn listeners(
         &mut self,
         listeners: BTreeMap<String, document::Listener>,
-        health: &document::Health,
+        others: &Others<'_>,
         certificates: Option<&BTreeSet<String>>,
     ) -> BTreeMap<String, Listener> {
         let mut addresses = Addresses::default();
@@ -48,7 +58,7 @@ impl Check<'_> {
                 listener.bind.as_deref().unwrap_or_default(),
                 &path.key("bind"),
             );
-            self.balancers(&listener, &path.key("balancers"));
+            self.balancers(&listener.balancers, &path.key("balancers"));
             for (index, certificate) in listener.certificates.iter().flatten().enumerate() {
                 self.reference(
                     "certificate",
@@ -61,19 +71,71 @@ impl Check<'_> {
             if let (Some(bind), Some(certificates)) = (listener.bind, listener.certificates) {
                 let bind = bind.into_iter().map(|bind| bind.0).collect();
                 let balancers = listener.balancers.into_iter().map(|network| network.0).collect();
+                let host_redirects = self.host_redirects(listener.host_redirects, &path.key("host_redirects"));
                 built.insert(
                     name,
                     Listener {
                         bind,
                         balancers,
                         certificates,
+                        udp: listener.udp,
+                        host_redirects,
                     },
                 );
             }
         }
-        self.binds(&mut addresses, &health.bind, &SettingPath::of(&["health", "bind"]));
-        self.unused(certificates.into_iter().flatten(), &built);
+        for (table, binds, balancers) in [
+            ("health", &others.health.bind, &[][..]),
+            ("pcoip", &others.pcoip.bind, &others.pcoip.balancers),
+            ("rdp", &others.rdp.bind, &others.rdp.balancers),
+            ("fleet", &others.fleet.bind, &[]),
+        ] {
+            self.binds(&mut addresses, binds, &SettingPath::of(&[table, "bind"]));
+            self.balancers(balancers, &SettingPath::of(&[table, "balancers"]));
+        }
+        let list = SettingPath::of(&["pcoip", "certificates"]);
+        for (index, certificate) in others.pcoip.certificates.iter().enumerate() {
+            self.reference("certificate", certificate, certificates, &list, index);
+        }
+        if let (Some(name), Some(known)) = (&others.fleet.certificate, certificates)
+            && !known.contains(name)
+        {
+            let problem = Problem::UnknownReference {
+                what: "certificate",
+                name: name.clone(),
+                nearest: nearest(name, &Vec::from_iter(known)),
+            };
+            self.note(SettingPath::of(&["fleet", "certificate"]), problem);
+        }
+        self.unused(certificates.into_iter().flatten(), &built, others);
         built
+    }
+
+    /// The redirects; one that leads to what is itself redirected would go on for ever.
+    fn host_redirects(
+        &mut self,
+        redirects: BTreeMap<String, document::format::Authority>,
+        path: &SettingPath,
+    ) -> BTreeMap<Authority, Authority> {
+        // The names have been checked with the shape.
+        let named: Vec<(String, Authority, Authority)> = redirects
+            .into_iter()
+            .filter_map(|(name, to)| Some((name.clone(), name.parse().ok()?, to.0)))
+            .collect();
+        for (name, _, to) in &named {
+            let asked = Authority {
+                port: to.port.or(Some(HTTPS)),
+                ..to.clone()
+            };
+            if let Some((again, ..)) = named.iter().find(|(_, from, _)| from.covers(&asked)) {
+                let problem = Problem::RedirectLoop {
+                    target: to.to_string(),
+                    other: path.key(again),
+                };
+                self.note(path.key(name), problem);
+            }
+        }
+        named.into_iter().map(|(_, from, to)| (from, to)).collect()
     }
 
     fn binds(&mut self, addresses: &mut Addresses, binds: &[Bind], list: &SettingPath) {
@@ -85,24 +147,34 @@ impl Check<'_> {
         }
     }
 
-    fn balancers(&mut self, listener: &document::Listener, list: &SettingPath) {
-        for (index, network) in listener.balancers.iter().enumerate() {
+    fn balancers(&mut self, balancers: &[Network], list: &SettingPath) {
+        for (index, network) in balancers.iter().enumerate() {
             if network.0.prefix_len() == 0 {
                 self.note(self.places.element(list, index), Problem::EveryoneBalances);
             }
         }
     }
 
-    fn unused<'n>(&mut self, certificates: impl Iterator<Item = &'n String>, listeners: &BTreeMap<String, Listener>) {
+    fn unused<'n>(
+        &mut self,
+        certificates: impl Iterator<Item = &'n String>,
+        listeners: &BTreeMap<String, Listener>,
+        others: &Others<'_>,
+    ) {
         if self.places.lost_some(&SettingPath::of(&["listener"]), "certificates") {
             return;
         }
-        let served: BTreeSet<&String> = listeners.values().flat_map(|listener| &listener.certificates).collect();
+        let of_listeners = listeners.values().flat_map(|listener| &listener.certificates);
+        let of_others = others.pcoip.certificates.iter().chain(&others.fleet.certificate);
+        let served: BTreeSet<&String> = of_listeners.chain(of_others).collect();
         for name in certificates.filter(|name| !served.contains(name)) {
             self.note(SettingPath::of(&["certificate", name]), Problem::UnusedCertificate);
         }
     }
 }
+
+/// The port of a name without one.
+const HTTPS: u16 = 443;
 
 /// The addresses that are taken, and by which setting.
 #[derive(Default)]

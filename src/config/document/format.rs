@@ -1,6 +1,6 @@
 //! Texts with a form: durations, addresses, names. Each knows its parser, its JSON Schema and its fault.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -8,8 +8,9 @@ use ipnet::IpNet;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::config::ExternalUrl;
 use crate::config::problem::{Form, Problem};
-use crate::types::NodeName;
+use crate::types::{self, NodeName};
 
 mod time_span;
 
@@ -30,6 +31,22 @@ pub(in crate::config) struct Host(pub String);
 /// Scheme https, a host and maybe a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::config) struct BaseUrl(pub String);
+
+/// Host, and maybe a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::config) struct Authority(pub types::Authority);
+
+/// A base URL, and the UDP port that stands after `?udpport=`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::config) struct BlastUrl(pub ExternalUrl);
+
+/// An IPv4 address; the port is 4172 unless it says another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::config) struct PcoipAddress(pub SocketAddrV4);
+
+/// A SHA-256 thumbprint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::config) struct Thumbprint(pub types::Thumbprint);
 
 /// A node's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +71,10 @@ pub(in crate::config) fn check(form: &str, text: &str) -> Result<(), Problem> {
         Network::FORM => text.parse::<Network>().map(drop),
         Host::FORM => text.parse::<Host>().map(drop),
         BaseUrl::FORM => text.parse::<BaseUrl>().map(drop),
+        Authority::FORM => text.parse::<Authority>().map(drop),
+        BlastUrl::FORM => text.parse::<BlastUrl>().map(drop),
+        PcoipAddress::FORM => text.parse::<PcoipAddress>().map(drop),
+        Thumbprint::FORM => text.parse::<Thumbprint>().map(drop),
         Name::FORM => text.parse::<Name>().map(drop),
         Levels::FORM => text.parse::<Levels>().map(drop),
         Path::FORM => text.parse::<Path>().map(drop),
@@ -98,6 +119,10 @@ text_form!(Bind, "bind", {});
 text_form!(Network, "network", {});
 text_form!(Host, "host", {});
 text_form!(BaseUrl, "base-url", { "pattern": "^https://[^/?#@]+$" });
+text_form!(Authority, "authority", {});
+text_form!(BlastUrl, "blast-url", { "pattern": "^https://[^/?#@]+([?]udpport=[0-9]+)?$" });
+text_form!(PcoipAddress, "pcoip-address", { "pattern": "^[0-9.]+(:[0-9]+)?$" });
+text_form!(Thumbprint, "thumbprint", {});
 text_form!(Name, "node-name", { "pattern": "^[A-Za-z0-9][A-Za-z0-9.-]{0,23}$" });
 text_form!(Levels, "log-levels", {});
 text_form!(Path, "absolute-path", { "pattern": "^/" });
@@ -120,7 +145,7 @@ impl FromStr for Bind {
                 plain,
             });
         }
-        let broadcast = address.ip() == IpAddr::V4(std::net::Ipv4Addr::BROADCAST);
+        let broadcast = address.ip() == IpAddr::V4(Ipv4Addr::BROADCAST);
         if address.ip().is_multicast() || broadcast {
             Err(bad())
         } else {
@@ -227,6 +252,66 @@ impl FromStr for BaseUrl {
                 base: format!("https://{authority}"),
             })
         }
+    }
+}
+
+impl FromStr for Authority {
+    type Err = Problem;
+
+    fn from_str(text: &str) -> Result<Self, Problem> {
+        text.parse().map(Self).map_err(|_| Problem::BadForm {
+            value: text.to_owned(),
+            form: Form::Authority,
+        })
+    }
+}
+
+impl FromStr for BlastUrl {
+    type Err = Problem;
+
+    fn from_str(text: &str) -> Result<Self, Problem> {
+        let bad = || Problem::BadForm {
+            value: text.to_owned(),
+            form: Form::BlastUrl,
+        };
+        let (base, udp_port) = match text.split_once("?udpport=") {
+            Some((base, port)) => (base, Some(port.parse().ok().filter(|port| *port > 0).ok_or_else(bad)?)),
+            None => (text, None),
+        };
+        let authority = base.parse::<BaseUrl>().map_err(|_| bad())?.0;
+        let authority: types::Authority = authority
+            .strip_prefix("https://")
+            .and_then(|authority| authority.parse().ok())
+            .ok_or_else(bad)?;
+        Ok(Self(ExternalUrl {
+            port: authority.port.unwrap_or(443),
+            host: authority.host,
+            udp_port,
+        }))
+    }
+}
+
+impl FromStr for PcoipAddress {
+    type Err = Problem;
+
+    fn from_str(text: &str) -> Result<Self, Problem> {
+        let with_port = || text.parse::<SocketAddrV4>().ok().filter(|address| address.port() > 0);
+        let alone = || text.parse::<Ipv4Addr>().ok().map(|ip| SocketAddrV4::new(ip, 4172));
+        with_port().or_else(alone).map(Self).ok_or_else(|| Problem::BadForm {
+            value: text.to_owned(),
+            form: Form::PcoipAddress,
+        })
+    }
+}
+
+impl FromStr for Thumbprint {
+    type Err = Problem;
+
+    fn from_str(text: &str) -> Result<Self, Problem> {
+        text.parse().map(Self).map_err(|_| Problem::BadForm {
+            value: text.to_owned(),
+            form: Form::Thumbprint,
+        })
     }
 }
 

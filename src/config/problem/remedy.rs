@@ -56,6 +56,10 @@ impl Problem {
             Self::NoUser => "Add [directory.user.NAME].".to_owned(),
             Self::NoDesktop => "Name the user, or one of the user's groups, in a desktop.".to_owned(),
             Self::NobodyEntitled => "Name users or groups.".to_owned(),
+            Self::RedirectLoop { .. } => {
+                "Name this node itself, by a name that the balancer does not have and that is not redirected."
+                    .to_owned()
+            }
             Self::EveryoneBalances => "Name the balancers' own addresses.".to_owned(),
             Self::FileUnreadable { .. } => "Correct the path, or let this user read it.".to_owned(),
             Self::FileEmpty { .. } => "Write the file, or correct the path.".to_owned(),
@@ -84,6 +88,12 @@ impl Form {
                 r#"Write an address or a host name without port, such as "10.0.0.5" or "desk-7.example.com"."#
             }
             Self::BaseUrl => r#"Write "https://", a host, and a port if it is not 443: "https://gw-1.example.com"."#,
+            Self::Authority => r#"Write a host, and a port if only that is meant: "gw-1.example.com:8443"."#,
+            Self::BlastUrl => {
+                r#"Write "https://", a host, and ports where they are not 443: "https://gw-1.example.com:8443?udpport=8443"."#
+            }
+            Self::PcoipAddress => r#"Write an IPv4 address, and a port if it is not 4172: "203.0.113.10"."#,
+            Self::Thumbprint => "Write 64 hexadecimal digits, as from: openssl x509 -fingerprint -sha256.",
             Self::NodeName => r#"Write 1 to 24 letters, digits, "." or "-", a letter or digit first, such as "gw-1"."#,
             Self::Levels => r#"Write off, error, warn, info, debug or trace, or "info,portcullis::tunnel=debug"."#,
             Self::AbsolutePath => r#"Write a path that starts with "/"."#,

@@ -114,6 +114,11 @@ fn what_is_left_out_is_what_the_reference_says() {
     assert_eq!(small.limits, reference.limits);
     assert_eq!(small.session, reference.session);
     assert_eq!(small.tunnel, reference.tunnel);
+    assert_eq!(small.blast, reference.blast);
+    assert_eq!(small.pcoip, reference.pcoip);
+    assert_eq!(small.rdp, reference.rdp);
+    assert_eq!(small.udp, reference.udp);
+    assert_eq!(small.fleet, reference.fleet);
     assert_eq!(small.authentication, reference.authentication);
 }
 
