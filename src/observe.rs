@@ -1,4 +1,4 @@
-//! What the node tells of itself: the log.
+//! What the node tells of itself: the log, the counts of what happened, and what it finds wrong around it.
 //!
 //! Levels: TRACE a packet, DEBUG a deviation, INFO a session or tunnel that opened or closed and a configuration that was
 //! applied, WARN what someone should look at, ERROR what is broken. Values are fields, never formatted in. Tokens and
@@ -13,6 +13,17 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, fmt};
 
 use crate::config::{Log, LogFormat};
 use crate::fault::{CloseReason, Refusal, Source};
+
+mod counters;
+pub mod diagnosis;
+pub mod exposition;
+mod places;
+mod watch;
+
+pub use counters::{Counters, Kind};
+pub use diagnosis::{Cause, Finding};
+pub use places::Places;
+pub use watch::{Arrival, Refused, Watch};
 
 /// The running log: its level can be changed while it runs, its form cannot.
 #[derive(Debug)]
@@ -65,22 +76,46 @@ pub enum LogFault {
     Gone(#[from] reload::Error),
 }
 
+/// `tracing::event!` at a level that is known only at run time.
+macro_rules! tell {
+    ($level:expr, $($rest:tt)+) => {
+        match $level {
+            tracing::Level::ERROR => tracing::error!($($rest)+),
+            tracing::Level::WARN => tracing::warn!($($rest)+),
+            tracing::Level::INFO => tracing::info!($($rest)+),
+            tracing::Level::DEBUG => tracing::debug!($($rest)+),
+            tracing::Level::TRACE => tracing::trace!($($rest)+),
+        }
+    };
+}
+pub(crate) use tell;
+
 /// The level at which an end is told: what is broken louder than what a client or a rule did.
 pub fn level_of(reason: CloseReason) -> Level {
     match (reason, reason.source()) {
+        // A desktop that is switched off does that to its connections.
+        (CloseReason::UpstreamClosed, _) => Level::INFO,
         (CloseReason::Refused(Refusal::SisterNode), _) | (_, Source::Upstream) => Level::WARN,
         (_, Source::Internal) => Level::ERROR,
         (CloseReason::TlsFailed | CloseReason::Timeout | CloseReason::Idle | CloseReason::ClientClosed, _) => {
             Level::DEBUG
         }
+        // They come by the thousand; the log has said so once.
+        (CloseReason::HandshakeRate, _) => Level::DEBUG,
         (_, Source::Client | Source::Policy) => Level::INFO,
     }
 }
 
 fn filter(level: &str) -> Result<EnvFilter, LogFault> {
-    EnvFilter::try_new(level).map_err(|cause| LogFault::Level {
+    let filter = EnvFilter::try_new(level).map_err(|cause| LogFault::Level {
         level: level.to_owned(),
         cause,
+    })?;
+    // It has a line for every socket whose device cannot segment; ours says it once.
+    let quiet = "quinn_udp=warn".parse().ok().filter(|_| !level.contains("quinn_udp"));
+    Ok(match quiet {
+        Some(quiet) => filter.add_directive(quiet),
+        None => filter,
     })
 }
 
