@@ -19,10 +19,13 @@ use tokio::net::TcpStream;
 pub use accept::accept_loop;
 pub use bind::{BindFault, bind};
 pub use caps::{Caps, Counts, Permit};
+pub use episode::Episode;
 pub use prefixed::Prefixed;
+pub use quic::{Arriving, Handshake, RETRY_ABOVE, accept_quic, quic_endpoint, quic_transport};
 
 use crate::fault::CloseReason;
-use crate::types::canonical;
+use crate::observe::Arrival;
+use crate::types::{NodeName, canonical};
 
 mod accept;
 mod bind;
@@ -30,6 +33,9 @@ mod caps;
 mod episode;
 mod prefixed;
 pub mod proxy;
+mod quic;
+mod rate;
+pub mod udp;
 
 /// What is known of a connection from its first moment.
 #[derive(Clone, Debug)]
@@ -44,6 +50,19 @@ pub struct Facts {
     pub client: SocketAddr,
     /// When the connection was accepted.
     pub since: Instant,
+    /// The node that brought it here, because a balancer had brought it there by mistake.
+    pub relayed_by: Option<NodeName>,
+}
+
+impl Facts {
+    /// Where it came from and came in.
+    pub fn arrival(&self) -> Arrival {
+        Arrival {
+            client: self.client,
+            via: self.peer,
+            local: self.local,
+        }
+    }
 }
 
 /// An accepted socket of which no byte has been read.
@@ -66,6 +85,7 @@ impl Incoming {
     ///
     /// # Errors
     /// [`CloseReason::ProxyHeader`] without a readable header, [`CloseReason::SourceLimit`] if the source has its share,
+    /// [`CloseReason::HandshakeRate`] if it comes too fast,
     /// [`CloseReason::ClientClosed`] if the peer went away before it sent anything. The connection is closed then.
     ///
     /// # Cancel safety
@@ -82,12 +102,24 @@ impl Incoming {
         } else {
             Bytes::new()
         };
+        self.permit.begin_handshake(self.facts.client.ip())?;
         self.permit.claim(self.facts.client.ip())?;
         Ok(Accepted {
             io: Prefixed::new(prefix, self.io),
             facts: self.facts,
             permit: self.permit,
         })
+    }
+}
+
+impl Incoming {
+    /// Takes the connection as it is: the peer is another node, which will say for whom it comes.
+    pub fn accept_peer(self) -> Accepted {
+        Accepted {
+            io: Prefixed::new(Bytes::new(), self.io),
+            facts: self.facts,
+            permit: self.permit,
+        }
     }
 }
 
@@ -103,6 +135,11 @@ impl Accepted {
     /// What is known of the connection.
     pub fn facts(&self) -> &Facts {
         &self.facts
+    }
+
+    /// The stream, for a protocol that says who it is before TLS.
+    pub fn io_mut(&mut self) -> &mut Prefixed<TcpStream> {
+        &mut self.io
     }
 
     /// Takes the connection apart. Whoever uses the stream keeps the permit for as long.
@@ -151,6 +188,7 @@ mod tests {
             head_timeout: Duration::from_secs(30),
             body_timeout: Duration::from_secs(30),
             pending_logins: 1,
+            handshakes_per_source: 1_000_000,
         }
     }
 }

@@ -114,6 +114,7 @@ impl<H: Fn(Incoming)> Gate<H> {
             peer,
             client: peer,
             since,
+            relayed_by: None,
         };
         (self.handler)(Incoming { io, facts, permit });
     }

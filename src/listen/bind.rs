@@ -31,7 +31,7 @@ impl BindFault {
     pub fn advice(&self) -> &'static str {
         match Errno::from_io_error(&self.cause) {
             Some(Errno::ADDRINUSE) => {
-                "another program listens there: find it with `ss -tlnp`, stop it or choose another port"
+                "another program listens there: find it with `ss -tulnp`, stop it or choose another port"
             }
             Some(Errno::ADDRNOTAVAIL) => {
                 "this machine has no such address: see `ip addr` and correct the configuration"
@@ -97,7 +97,7 @@ mod tests {
         let address = first.local_addr().unwrap();
         let fault = bind(address).unwrap_err().to_string();
         assert!(
-            fault.contains(&address.to_string()) && fault.contains("ss -tlnp"),
+            fault.contains(&address.to_string()) && fault.contains("ss -tulnp"),
             "{fault}"
         );
     }

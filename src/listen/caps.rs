@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
+use super::rate::{Rate, Verdict};
+use crate::clock;
 use crate::config;
 use crate::fault::CloseReason;
 use crate::types::source_of;
@@ -26,6 +28,8 @@ pub struct Caps {
     refused_total: AtomicU64,
     refused_source: AtomicU64,
     accept_faults: AtomicU64,
+    rate: Rate,
+    unproven: Rate,
 }
 
 /// The counts at one moment.
@@ -39,6 +43,8 @@ pub struct Counts {
     pub refused_total: u64,
     /// Connections closed because their source had its share, since start.
     pub refused_source: u64,
+    /// Connections closed because their source began handshakes too fast, since start.
+    pub refused_rate: u64,
     /// Times that the system refused to accept a connection for want of file descriptors or memory, since start.
     pub accept_faults: u64,
 }
@@ -55,6 +61,8 @@ impl Caps {
             refused_total: AtomicU64::new(0),
             refused_source: AtomicU64::new(0),
             accept_faults: AtomicU64::new(0),
+            rate: Rate::new(limits.handshakes_per_source),
+            unproven: Rate::new(limits.handshakes_per_source),
         })
     }
 
@@ -62,6 +70,8 @@ impl Caps {
     pub fn set_limits(&self, limits: &config::Limits) {
         self.total.store(limits.connections, Ordering::Relaxed);
         self.per_source.store(limits.connections_per_source, Ordering::Relaxed);
+        self.rate.set(limits.handshakes_per_source);
+        self.unproven.set(limits.handshakes_per_source);
     }
 
     /// The counts now.
@@ -71,7 +81,33 @@ impl Caps {
             sources: self.sources.iter().map(|shard| shard.lock().len()).sum(),
             refused_total: self.refused_total.load(Ordering::Relaxed),
             refused_source: self.refused_source.load(Ordering::Relaxed),
+            refused_rate: self.rate.refused(),
             accept_faults: self.accept_faults.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Notes that a client may begin a handshake, whose address is not proven; whether its source comes no faster than it may.
+    /// What others send in its name counts for nothing else.
+    pub(super) fn begins_unproven(&self, client: IpAddr) -> bool {
+        self.unproven.begin(client, clock::now()) == Verdict::Pass
+    }
+
+    /// Notes that a client begins a handshake: TLS, QUIC, or what comes in its place.
+    ///
+    /// # Errors
+    /// [`CloseReason::HandshakeRate`] if its source comes too fast. The log says so once a spell.
+    fn begin_handshake(&self, client: IpAddr) -> Result<(), CloseReason> {
+        match self.rate.begin(client, clock::now()) {
+            Verdict::Pass => Ok(()),
+            Verdict::Refuse { begins } => {
+                if begins {
+                    tracing::warn!(
+                        source = %source_of(client),
+                        "one source begins handshakes too fast, closing what is too much; see limits.handshakes_per_source"
+                    );
+                }
+                Err(CloseReason::HandshakeRate)
+            }
         }
     }
 
@@ -125,8 +161,19 @@ pub struct Permit {
 }
 
 impl Permit {
+    /// Notes that the client begins a handshake.
+    ///
+    /// # Errors
+    /// [`CloseReason::HandshakeRate`] if its source comes too fast.
+    pub(super) fn begin_handshake(&self, client: IpAddr) -> Result<(), CloseReason> {
+        self.caps.begin_handshake(client)
+    }
+
     /// Takes a place of the client's source as well.
-    pub(super) fn claim(&mut self, client: IpAddr) -> Result<(), CloseReason> {
+    ///
+    /// # Errors
+    /// [`CloseReason::SourceLimit`] if the source has its share.
+    pub fn claim(&mut self, client: IpAddr) -> Result<(), CloseReason> {
         debug_assert!(self.source.is_none(), "a connection has one client");
         let source = source_of(client);
         let limit = self.caps.per_source.load(Ordering::Relaxed);
@@ -180,6 +227,7 @@ mod tests {
                 sources: 0,
                 refused_total: 1,
                 refused_source: 0,
+                refused_rate: 0,
                 accept_faults: 0
             }
         );

@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 /// A trouble that comes in spells. A spell is over when the trouble has stayed away for a minute.
 #[derive(Debug, Default)]
-pub(super) struct Episode {
+pub struct Episode {
     last: Option<Instant>,
 }
 
 impl Episode {
     /// The trouble struck: `true` if that begins a spell, and so deserves a line.
-    pub(super) fn begins(&mut self, now: Instant) -> bool {
+    pub fn begins(&mut self, now: Instant) -> bool {
         let quiet = self.last.is_none_or(|last| now.duration_since(last) > OVER_AFTER);
         self.last = Some(now);
         quiet
