@@ -8,6 +8,7 @@
 
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,16 +21,23 @@ use tokio_rustls::server::TlsStream;
 pub use certificates::{Certificates, Leaf};
 pub use faults::{LoadFault, Problem, Warning, WarningKind};
 pub use first_bytes::Opening;
+pub use hello::name_asked_for;
+pub use mutual::{Mutual, MutualFault};
+pub use quic::{SecuredQuic, handshake as quic_handshake, quic_config};
 pub use self_signed::{SelfSigned, self_signed};
 pub use settings::{Tickets, server_config};
 
 use crate::fault::CloseReason;
 use crate::listen::{Accepted, Facts, Permit, Prefixed};
+use crate::types::NodeName;
 
 mod certificates;
 mod faults;
 mod first_bytes;
+mod hello;
 mod load;
+mod mutual;
+mod quic;
 mod self_signed;
 mod settings;
 
@@ -51,6 +59,32 @@ impl Secured {
     /// What was agreed.
     pub fn tls(&self) -> &TlsFacts {
         &self.tls
+    }
+
+    /// The host names in the peer's certificate, in lower case; none if it was not asked for one.
+    pub fn peer_names(&self) -> Vec<String> {
+        let certificates = self.io.get_ref().1.peer_certificates();
+        certificates
+            .and_then(<[_]>::first)
+            .map(load::names_in)
+            .unwrap_or_default()
+    }
+
+    /// The stream.
+    pub fn io(&mut self) -> &mut TlsStream<Prefixed<TcpStream>> {
+        &mut self.io
+    }
+
+    /// The same connection, taken to be that of a client which reached `local` of the node `by`.
+    ///
+    /// # Errors
+    /// [`CloseReason::SourceLimit`] if the client's source has its share.
+    pub fn on_behalf(mut self, client: SocketAddr, local: SocketAddr, by: NodeName) -> Result<Self, CloseReason> {
+        self.permit.claim(client.ip())?;
+        self.facts.client = client;
+        self.facts.local = local;
+        self.facts.relayed_by = Some(by);
+        Ok(self)
     }
 
     /// Takes the connection apart. Whoever uses the stream keeps the permit for as long.

@@ -2,16 +2,18 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use rustls::SignatureAlgorithm;
+use rustls::pki_types::CertificateDer;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
 use super::faults::{LoadFault, Warning, WarningKind};
 use super::load::{Pair, load_pair};
-use crate::config::{Config, Listener};
+use crate::config::Config;
 
 /// The certificates of a listener by the names in them. They do not change; a reload makes others.
 ///
@@ -41,14 +43,14 @@ pub struct Leaf {
 }
 
 impl Certificates {
-    /// Reads the certificates that `listener` lists. Blocks on the file system.
+    /// Reads the certificates of these names, the default first. Blocks on the file system.
     ///
     /// # Errors
     /// Every fault of every certificate, and then nothing of the set is served.
-    pub fn load(config: &Config, listener: &Listener, now: Timestamp) -> Result<Self, Vec<LoadFault>> {
+    pub fn load(config: &Config, names: &[String], now: Timestamp) -> Result<Self, Vec<LoadFault>> {
         let mut pairs = Vec::new();
         let mut faults = Vec::new();
-        for name in &listener.certificates {
+        for name in names {
             match load_pair(name, config.certificates.get(name), now) {
                 Ok(pair) => pairs.push(pair),
                 Err(of_this) => faults.extend(of_this),
@@ -68,6 +70,13 @@ impl Certificates {
     /// What an operator should look at although everything is served.
     pub fn warnings(&self) -> &[Warning] {
         &self.warnings
+    }
+
+    /// The certificate that a client of today is shown who asks for `host`; an address is not asked for by name.
+    pub fn leaf_for(&self, host: &str) -> Option<CertificateDer<'static>> {
+        let name = Some(host.to_ascii_lowercase()).filter(|host| host.parse::<IpAddr>().is_err());
+        let Choice(keys) = self.choice(name.as_deref());
+        keys.first()?.cert.first().cloned()
     }
 
     fn of(pairs: Vec<Pair>) -> Self {

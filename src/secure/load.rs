@@ -73,7 +73,7 @@ pub(super) fn load_pair(
     })
 }
 
-fn read_chain(file: &Path) -> Result<Vec<CertificateDer<'static>>, Problem> {
+pub(super) fn read_chain(file: &Path) -> Result<Vec<CertificateDer<'static>>, Problem> {
     let bytes = read(file)?;
     let chain: Vec<_> = CertificateDer::pem_slice_iter(&bytes)
         .collect::<Result<_, _>>()
@@ -150,6 +150,13 @@ fn in_order(chain: &[X509Certificate<'_>], leaf: usize) -> Vec<usize> {
         order.push(cross);
     }
     order
+}
+
+/// The host names and addresses of a certificate in DER; none if it cannot be read.
+pub(super) fn names_in(der: &CertificateDer<'_>) -> Vec<String> {
+    X509Certificate::from_der(der)
+        .map(|(_, certificate)| names_of(&certificate))
+        .unwrap_or_default()
 }
 
 /// The host names and addresses of a certificate, in lower case: from the subject's alternative names, and from the

@@ -21,6 +21,10 @@ impl Tickets {
     pub fn new() -> Result<Self, rustls::Error> {
         aws_lc_rs::Ticketer::new().map(Self)
     }
+
+    pub(super) fn ticketer(&self) -> Arc<dyn ProducesTickets> {
+        Arc::clone(&self.0)
+    }
 }
 
 impl fmt::Debug for Tickets {
