@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST};
+use http::header::{CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING, UPGRADE};
 use http::uri::Authority;
-use http::{HeaderMap, Request, StatusCode, Version};
+use http::{HeaderMap, HeaderName, Request, StatusCode, Version};
 use http_body::Body;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 
@@ -38,13 +38,20 @@ pub enum Rejected {
     /// The body broke off.
     #[error("message broke off")]
     BrokeOff,
+    /// A WebSocket belongs there.
+    #[error("request is no WebSocket handshake")]
+    NotWebSocket,
+    /// A body where none may be.
+    #[error("request has a body")]
+    Body,
 }
 
 impl Rejected {
     /// The status that the client is answered.
     pub fn status(self) -> StatusCode {
         match self {
-            Self::Host | Self::BrokeOff => StatusCode::BAD_REQUEST,
+            Self::Host | Self::BrokeOff | Self::Body => StatusCode::BAD_REQUEST,
+            Self::NotWebSocket => StatusCode::UPGRADE_REQUIRED,
             Self::Type | Self::Encoding => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Timeout => StatusCode::REQUEST_TIMEOUT,
@@ -60,13 +67,15 @@ impl Rejected {
             Self::TooLarge => "control messages have at most 256 KiB\n",
             Self::Timeout => "the message did not arrive in time\n",
             Self::BrokeOff => "the message broke off\n",
+            Self::NotWebSocket => "a WebSocket is served here\n",
+            Self::Body => "this request takes no body\n",
         }
     }
 
     /// Why its connection ends.
     pub fn close_reason(self) -> CloseReason {
         match self {
-            Self::Host | Self::Type | Self::Encoding => CloseReason::Malformed,
+            Self::Host | Self::Type | Self::Encoding | Self::NotWebSocket | Self::Body => CloseReason::Malformed,
             Self::TooLarge => CloseReason::TooLarge,
             Self::Timeout => CloseReason::Timeout,
             Self::BrokeOff => CloseReason::ClientClosed,
@@ -110,6 +119,32 @@ where
         Ok(Err(fault)) if fault.is::<LengthLimitError>() => Err(Rejected::TooLarge),
         Ok(Err(_)) => Err(Rejected::BrokeOff),
     }
+}
+
+/// Makes sure that a request is the handshake of a WebSocket (RFC 6455 section 4.2.1), in whatever spelling; what its key
+/// and version are worth is for whoever answers it.
+///
+/// # Errors
+///
+/// [`Rejected::NotWebSocket`], [`Rejected::Body`].
+pub fn websocket<B: Body>(request: &Request<B>) -> Result<(), Rejected> {
+    let headers = request.headers();
+    let asks = lists(headers, &UPGRADE, "websocket") && lists(headers, &CONNECTION, "upgrade");
+    if request.version() != Version::HTTP_11 || !asks {
+        return Err(Rejected::NotWebSocket);
+    }
+    if !request.body().is_end_stream() || headers.contains_key(TRANSFER_ENCODING) {
+        return Err(Rejected::Body);
+    }
+    Ok(())
+}
+
+/// Whether one of the fields of that name lists `wanted`.
+fn lists(headers: &HeaderMap, name: &HeaderName, wanted: &str) -> bool {
+    let fields = headers.get_all(name).iter().filter_map(|field| field.to_str().ok());
+    fields
+        .flat_map(|field| field.split(','))
+        .any(|listed| listed.trim().eq_ignore_ascii_case(wanted))
 }
 
 fn control_headers(headers: &HeaderMap) -> Result<(), Rejected> {
@@ -202,6 +237,34 @@ mod tests {
             control_body(request, Duration::from_secs(15)).await,
             Err(Rejected::Timeout)
         );
+    }
+
+    #[test]
+    fn a_websocket_is_asked_for_in_many_spellings() {
+        let asked = |fields: &[(&str, &str)]| {
+            let mut asked = request(fields);
+            *asked.body_mut() = Full::default();
+            websocket(&asked)
+        };
+        let upgrade = ("upgrade", "WebSocket");
+        for good in [
+            &[upgrade, ("connection", "Upgrade")][..],
+            &[("upgrade", "websocket"), ("connection", "keep-alive, Upgrade")],
+            &[upgrade, ("connection", "keep-alive"), ("connection", "upgrade")],
+            &[("upgrade", "h2c, websocket"), ("connection", "UPGRADE")],
+        ] {
+            assert_eq!(asked(good), Ok(()), "{good:?}");
+        }
+        for bad in [
+            &[][..],
+            &[upgrade],
+            &[upgrade, ("connection", "keep-alive")],
+            &[("upgrade", "websockets"), ("connection", "Upgrade")],
+        ] {
+            assert_eq!(asked(bad), Err(Rejected::NotWebSocket), "{bad:?}");
+        }
+        let with_body = request(&[upgrade, ("connection", "Upgrade")]);
+        assert_eq!(websocket(&with_body), Err(Rejected::Body));
     }
 
     #[test]
