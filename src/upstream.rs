@@ -4,14 +4,18 @@
 
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::{TcpStream, UdpSocket, lookup_host};
 use tokio::time::{Instant, timeout_at};
 
 use crate::types::Target;
+
+mod agent;
+
+pub use agent::{AgentFault, Agents, Upstream};
 
 /// Connects to `target` within `limit`: resolves its name and tries its addresses in turn.
 ///
@@ -26,6 +30,31 @@ pub async fn dial(target: &Target, limit: Duration) -> Result<TcpStream, DialFau
     let stream = connect_any(&addresses, deadline, TcpStream::connect).await?;
     set_options(&stream).map_err(|error| DialFault::from_io(&error))?;
     Ok(stream)
+}
+
+/// Opens a socket for datagrams of `target` alone, within `limit`. Nothing is sent.
+///
+/// # Errors
+/// The name has no address, or the system has no way or no descriptor.
+pub async fn dial_datagrams(target: &Target, limit: Duration) -> Result<UdpSocket, DialFault> {
+    let addresses = resolve(target, Instant::now() + limit).await?;
+    let mut fault = DialFault::Unresolved;
+    for address in addresses {
+        let any: SocketAddr = match address {
+            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+        };
+        let opened = async {
+            let socket = UdpSocket::bind(any).await?;
+            socket.connect(address).await?;
+            io::Result::Ok(socket)
+        };
+        match opened.await {
+            Ok(socket) => return Ok(socket),
+            Err(error) => fault = DialFault::from_io(&error),
+        }
+    }
+    Err(fault)
 }
 
 /// Why a desktop was not reached. The words are fit for its user: they name no address.
@@ -43,6 +72,12 @@ pub enum DialFault {
     /// It did not answer in time.
     #[error("the desktop does not answer")]
     Timeout,
+    /// Its agent and this node do not agree on TLS.
+    #[error("the desktop's agent does not speak TLS as it should")]
+    NoTls,
+    /// Its agent does not prove to be what the configuration says.
+    #[error("the desktop's agent is not the one that was expected")]
+    Untrusted,
     /// Something else failed.
     #[error("the connection to the desktop failed")]
     Other(io::ErrorKind),
@@ -56,6 +91,8 @@ impl DialFault {
             Self::Refused => "refused",
             Self::Unreachable => "unreachable",
             Self::Timeout => "timeout",
+            Self::NoTls => "no_tls",
+            Self::Untrusted => "untrusted",
             Self::Other(_) => "other",
         }
     }
