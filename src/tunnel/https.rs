@@ -6,14 +6,18 @@
 //! address: that is what makes the tunnel safe.
 //!
 //! [`chunk`] and [`message`] are the codec of both directions, [`session`] is the server's state machine. The
-//! [`Registry`] opens tunnels, each in a task of its own that outlives its connection, and finds them again.
+//! [`Registry`] opens tunnels, each in a task of its own that outlives its connection, and finds them again. A
+//! [`Carrier`] is what the connection does for its tunnel, over the [`framing`] of HTTP.
 
 mod actor;
+mod carrier;
 pub mod chunk;
+pub mod framing;
 mod lane;
 pub mod message;
 mod registry;
 pub mod session;
+mod upload;
 
-pub use self::lane::TunnelBody;
+pub use self::carrier::Carrier;
 pub use self::registry::{Handle, ListenFault, Registry, Settings};

@@ -1,7 +1,7 @@
 //! The way of chunks from a tunnel to the HTTP connection that carries it: a bounded queue whose far end is a response
 //! body.
 //!
-//! Each frame of the body is exactly one tunnel chunk, which the HTTP server writes as exactly one HTTP chunk.
+//! Each frame of the body is exactly one tunnel chunk, which the connection writes as exactly one HTTP chunk.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -76,7 +76,7 @@ impl Drop for LaneEntry {
 /// The body of the response that carries a tunnel to its client.
 ///
 /// It ends when the tunnel does, or when another connection takes over.
-pub struct TunnelBody {
+pub(super) struct TunnelBody {
     lane: Arc<Mutex<Lane>>,
 }
 
@@ -132,14 +132,14 @@ struct Lane {
     exit_gone: bool,
 }
 
-fn remember(place: &mut Option<Waker>, cx: &Context<'_>) {
+pub(super) fn remember(place: &mut Option<Waker>, cx: &Context<'_>) {
     match place {
         Some(waker) => waker.clone_from(cx.waker()),
         None => *place = Some(cx.waker().clone()),
     }
 }
 
-fn wake(waker: Option<Waker>) {
+pub(super) fn wake(waker: Option<Waker>) {
     if let Some(waker) = waker {
         waker.wake();
     }

@@ -13,8 +13,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::actor::{Link, Tunnel};
+use super::carrier::Carrier;
 use super::lane::TunnelBody;
 use super::session::{Limits, Terms};
+use super::upload::upload;
 use crate::clock;
 use crate::config;
 #[cfg(doc)]
@@ -41,12 +43,24 @@ impl Registry {
         }
     }
 
-    /// Opens a tunnel: `body` is the client's stream, the result the body of the response to it.
+    /// Opens a tunnel; its connection has to carry it from here on.
     ///
     /// `connection_id` is the token under which the request was admitted; the client has to repeat it. The tunnel runs as
     /// a task of `tasks`, on the runtime of the caller. A tunnel that the session has already ends as
     /// [`CloseReason::Resumed`].
-    pub fn open<B>(
+    pub fn open(
+        self: &Arc<Self>,
+        granted: Granted,
+        connection_id: &str,
+        settings: Settings,
+        tasks: &TaskTracker,
+    ) -> Carrier {
+        let (entry, body) = upload();
+        Carrier::new(entry, self.open_over(granted, connection_id, body, settings, tasks))
+    }
+
+    /// The same over any body of the client's; the result is the body of the response.
+    pub(super) fn open_over<B>(
         self: &Arc<Self>,
         granted: Granted,
         connection_id: &str,
@@ -86,11 +100,18 @@ impl Registry {
         response
     }
 
-    /// Has the session's tunnel go on over another connection. Cancel-safe: the client may try again.
+    /// Has the session's tunnel go on over another connection, which has to carry it from here on.
     ///
     /// # Errors
-    /// [`Refusal::NotResumable`] if there is no tunnel, it has not come that far, or `secret` is not its secret.
-    pub async fn resume<B>(&self, granted: Granted, secret: &str, body: B) -> Result<TunnelBody, Refusal>
+    /// [`Refusal::NotResumable`] if there is no tunnel, it has not come that far, it is too busy to be asked, or `secret`
+    /// is not its secret.
+    pub fn resume(&self, granted: Granted, secret: &str) -> Result<Carrier, Refusal> {
+        let (entry, body) = upload();
+        Ok(Carrier::new(entry, self.resume_over(granted, secret, body)?))
+    }
+
+    /// The same over any body of the client's; the result is the body of the response.
+    pub(super) fn resume_over<B>(&self, granted: Granted, secret: &str, body: B) -> Result<TunnelBody, Refusal>
     where
         B: Body<Data = Bytes> + Send + 'static,
     {
@@ -99,9 +120,9 @@ impl Registry {
             return Err(Refusal::NotResumable);
         }
         let (link, response) = Link::new(granted, body);
-        // A tunnel takes its orders whatever else it waits for.
+        // Not to be waited for: a tunnel takes its orders whatever else it waits for.
         let order = Order::Attach(Box::new(link));
-        handle.orders.send(order).await.map_err(|_| Refusal::NotResumable)?;
+        handle.orders.try_send(order).map_err(|_| Refusal::NotResumable)?;
         Ok(response)
     }
 

@@ -217,7 +217,7 @@ async fn a_reconnect_goes_on_in_the_middle_of_a_transfer_without_loss() {
         rig.until(|client| client.channels[&1].received.len() > part << 17)
             .await;
         rig.lose_connection_mid_chunk().await;
-        rig.resume().await.unwrap();
+        rig.resume().unwrap();
     }
     rig.until(|client| client.channels[&1].received.len() == down.len())
         .await;
@@ -242,7 +242,7 @@ async fn a_connection_that_is_lost_while_a_desktop_is_slow_loses_nothing_of_what
         .is_ok()
     {}
     rig.break_off().await;
-    rig.resume().await.unwrap();
+    rig.resume().unwrap();
     assert!(rig.pump_until(read(&mut socket, sent.len())).await == sent);
 }
 
@@ -278,7 +278,7 @@ async fn a_half_closed_channel_waits_while_the_client_is_away() {
     rig.break_off().await;
     tokio::time::advance(LOST_CONTACT * 2).await;
     tokio::task::yield_now().await;
-    rig.resume().await.unwrap();
+    rig.resume().unwrap();
     rig.client.say(&Message::EchoRequest { now: None });
     rig.until(|client| client.heard.contains(&Message::EchoReply)).await;
     socket.write_all(b"answer").await.unwrap();
@@ -315,7 +315,7 @@ async fn a_client_that_stays_away_ends_the_tunnel_after_the_reconnect_window() {
     let away = tokio::time::Instant::now();
     rig.ended().await;
     assert_eq!(away.elapsed().as_secs(), RECONNECT_WINDOW.as_secs());
-    assert_eq!(rig.resume().await.unwrap_err(), Refusal::NotResumable);
+    assert_eq!(rig.resume().unwrap_err(), Refusal::NotResumable);
 }
 
 #[tokio::test(start_paused = true)]
@@ -324,7 +324,7 @@ async fn a_silent_client_is_given_up_and_may_come_back() {
     let began = tokio::time::Instant::now();
     while rig.body.frame().await.is_some() {}
     assert_eq!(began.elapsed().as_secs(), LOST_CONTACT.as_secs());
-    rig.resume().await.unwrap();
+    rig.resume().unwrap();
     rig.client.say(&Message::EchoRequest { now: None });
     rig.until(|client| client.heard.contains(&Message::EchoReply)).await;
 }
@@ -333,7 +333,7 @@ async fn a_silent_client_is_given_up_and_may_come_back() {
 async fn a_wrong_secret_resumes_nothing() {
     let mut rig = Rig::ready().await;
     rig.client.reconnect_secret = Some(crate::types::Secret::new("guess"));
-    assert_eq!(rig.resume().await.unwrap_err(), Refusal::NotResumable);
+    assert_eq!(rig.resume().unwrap_err(), Refusal::NotResumable);
     rig.client.say(&Message::EchoRequest { now: None });
     rig.until(|client| client.heard.contains(&Message::EchoReply)).await;
 }

@@ -60,7 +60,7 @@ impl Node {
         let (upload, stream) = mpsc::channel(1);
         let body = self
             .registry
-            .open(self.admit(&token), &token, Upload(stream), settings(), &self.tasks);
+            .open_over(self.admit(&token), &token, Upload(stream), settings(), &self.tasks);
         Rig {
             node: self,
             token,
@@ -230,11 +230,11 @@ impl Rig {
         tokio::task::yield_now().await;
     }
 
-    pub(super) async fn resume(&mut self) -> Result<(), Refusal> {
+    pub(super) fn resume(&mut self) -> Result<(), Refusal> {
         let granted = self.store.admit(&self.token, Secondary::Tunnel, clock::now()).unwrap();
         let (upload, stream) = mpsc::channel(1);
         let secret = self.client.reconnect_secret.clone().unwrap();
-        self.body = self.registry.resume(granted, secret.expose(), Upload(stream)).await?;
+        self.body = self.registry.resume_over(granted, secret.expose(), Upload(stream))?;
         self.upload = upload;
         self.client.reconnect();
         Ok(())
