@@ -745,6 +745,7 @@ mod tests {
             users: users.iter().map(|name| UserName::new(name)).collect(),
             groups: Vec::new(),
             max_sessions: None,
+            agent: config::Agent::System,
         };
         config::Directory {
             users: BTreeMap::from([

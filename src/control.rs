@@ -19,10 +19,13 @@ pub mod encoding;
 pub mod envelope;
 mod launch;
 pub mod operation;
+mod pcoip;
+mod preconnection;
 pub mod screen;
 mod service;
 mod sessions;
 mod sign_in;
+mod ticket;
 pub mod xml;
 
 pub use service::{Answered, Control, Exchange, Unanswered};

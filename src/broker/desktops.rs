@@ -100,6 +100,7 @@ mod tests {
             users: users.iter().map(|name| UserName::new(name)).collect(),
             groups: groups.iter().map(|&group| group.to_owned()).collect(),
             max_sessions: None,
+            agent: config::Agent::System,
         }
     }
 

@@ -4,19 +4,21 @@ use std::sync::Arc;
 
 use super::operation::{
     Body, Connection, Desktop, DesktopState, ErrorCode, Failure, Launch, LaunchItems, LaunchItemsRequest,
-    LaunchRequest, OfferedProtocol, Preference, Tunnel, TunnelConnection,
+    LaunchRequest, OfferedProtocol, Preference, Quic, Tunnel, TunnelConnection, TunnelRequest,
 };
 use super::service::Turn;
+use super::ticket;
 use crate::broker;
 use crate::clock;
 use crate::fault::CloseReason;
-use crate::grant::{Grant, RouteRefusal, Secondary};
-use crate::tunnel::https::ListenFault;
+use crate::grant::{Grant, Route, RouteRefusal, Secondary};
+use crate::route::masque;
+use crate::tunnel::https::{Handle, ListenFault};
 use crate::types::{DesktopId, Protocol, Secret, SessionId};
 
 impl Turn<'_> {
     /// `get-tunnel-connection`: announces a token. The gateway owns the tunnel, so a bypass is never granted.
-    pub(super) fn tunnel(&self, grant: &Arc<Grant>) -> Body {
+    pub(super) fn tunnel(&self, grant: &Arc<Grant>, request: &TunnelRequest) -> Body {
         let token = self.control.grants.announce(grant, Secondary::Tunnel, clock::now());
         let base = self.base_url();
         Body::Tunnel(TunnelConnection::Tunnel(Tunnel {
@@ -25,6 +27,15 @@ impl Turn<'_> {
             server2: Some(base),
             generation: 0,
             status_port: 0,
+            quic: self.quic_port().filter(|_| request.quic).map(|port| Quic {
+                port,
+                token: Secret::new(
+                    self.control
+                        .grants
+                        .announce(grant, Secondary::Quic, clock::now())
+                        .as_str(),
+                ),
+            }),
         }))
     }
 
@@ -43,34 +54,88 @@ impl Turn<'_> {
         })
     }
 
-    /// `get-desktop-connection`: adds a route to the grant, has the client listen for it, and answers with its port.
+    /// `get-desktop-connection`: adds a route to the grant and answers how the client gets to it.
     pub(super) async fn launch(&self, grant: &Arc<Grant>, request: LaunchRequest) -> Result<Body, Failure> {
         let id = DesktopId::new(request.id);
         let desktop = self.control.directory.load().desktop_for(grant.user(), &id);
         let desktop = desktop.ok_or_else(|| Failure::new(ErrorCode::NotEntitled))?;
         let (protocol, target) = choose(&desktop, request.protocol.as_deref())?;
-        let tunnel = self.control.tunnels.get(grant.id()).ok_or_else(|| {
-            Failure::new(ErrorCode::DesktopNotAvailable).with_user_message("The tunnel to the gateway is not open.")
-        })?;
+        if request.preconnection {
+            return self.launch_preconnection(grant, &desktop, protocol, target);
+        }
+        let tunnel = self.control.tunnels.get(grant.id());
+        let over_quic = request.quic && self.exchange.quic && !protocol.has_own_secondary();
+        if !protocol.has_own_secondary() && tunnel.is_none() && !over_quic {
+            return Err(Failure::new(ErrorCode::DesktopNotAvailable)
+                .with_user_message("The tunnel to the gateway is not open."));
+        }
         let route = grant
             .add_route(&desktop.id, protocol, target, desktop.max_sessions)
             .map_err(route_failure)?;
-        let port = match tunnel.listen(route.clone(), false).await {
-            Ok(port) => port,
-            Err(fault) => {
-                grant.remove_route(route.id());
-                return Err(listen_failure(&fault));
-            }
+        let way = match tunnel {
+            _ if over_quic => Ok(Connection {
+                address: route.port_name(),
+                port: masque::PORT,
+                ..Connection::default()
+            }),
+            Some(tunnel) if !protocol.has_own_secondary() => self.through_the_tunnel(&tunnel, &route).await,
+            Some(_) | None if protocol == Protocol::Blast => self.blast(grant, &route),
+            Some(_) | None => self.pcoip(grant, &route),
         };
+        let way = way.inspect_err(|_| {
+            grant.remove_route(route.id());
+        })?;
         tracing::info!(session = %grant.id(), desktop = %desktop.id, %protocol, "desktop launched");
         Ok(Body::Launch(Launch::Connect(Box::new(Connection {
             id: desktop.id.to_string(),
-            address: "localhost".to_owned(),
-            port,
             protocol: Some(protocol.wire_name().to_owned()),
             user_name: Some(grant.user().to_string()),
-            ..Connection::default()
+            ..way
         }))))
+    }
+
+    /// Has the client listen for the desktop, on a port of its own.
+    async fn through_the_tunnel(&self, tunnel: &Handle, route: &Arc<Route>) -> Result<Connection, Failure> {
+        let port = tunnel.listen(route.clone(), false).await;
+        Ok(Connection {
+            address: "localhost".to_owned(),
+            port: port.map_err(|fault| listen_failure(&fault))?,
+            ..Connection::default()
+        })
+    }
+
+    /// Announces a Blast connection to this very node: its address, the route's token, and the certificate to expect.
+    fn blast(&self, grant: &Arc<Grant>, route: &Arc<Route>) -> Result<Connection, Failure> {
+        let settings = self.control.settings.load();
+        let (host, port) = match &settings.blast_url {
+            Some(url) => (url.host.clone(), url.port),
+            None => self.asked_at(),
+        };
+        let datagrams = settings.blast_url.as_ref().and_then(|url| url.udp_port);
+        let datagrams = datagrams.filter(|_| settings.serves_udp);
+        let certificate =
+            (self.exchange.shown)(&host, port).ok_or_else(|| Failure::new(ErrorCode::DesktopLaunchError))?;
+        let token = self
+            .control
+            .grants
+            .announce_route(grant, Secondary::Blast, route, clock::now());
+        Ok(Connection {
+            address: host,
+            port,
+            token: Some(Secret::new(ticket::blast(token.as_str(), &certificate, datagrams))),
+            ..Connection::default()
+        })
+    }
+
+    /// The name and port under which the client asked, or else the address at which its connection is.
+    fn asked_at(&self) -> (String, u16) {
+        match self.exchange.authority {
+            Some(authority) => {
+                let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+                (host.to_owned(), authority.port_u16().unwrap_or(HTTPS))
+            }
+            None => (self.exchange.local.ip().to_string(), self.exchange.local.port()),
+        }
     }
 
     /// `kill-session`: ends the user's session on a desktop, from whichever client it was launched.
@@ -192,9 +257,20 @@ impl Turn<'_> {
     fn state_of(&self, session: Option<&Arc<Grant>>) -> DesktopState {
         match session {
             None => DesktopState::Idle,
-            Some(session) if self.control.tunnels.get(session.id()).is_some() => DesktopState::Connected,
+            Some(session) if session.connections() > 0 || self.control.tunnels.get(session.id()).is_some() => {
+                DesktopState::Connected
+            }
             Some(_) => DesktopState::Disconnected,
         }
+    }
+
+    /// Where the client finds QUIC, if its listener serves UDP: at the port of the base URL.
+    fn quic_port(&self) -> Option<u16> {
+        if !self.exchange.quic {
+            return None;
+        }
+        let url: http::Uri = self.base_url().parse().ok()?;
+        Some(url.port_u16().unwrap_or(HTTPS))
     }
 
     /// Where the client reaches this very node: as configured, or else as it did for this message.
@@ -250,7 +326,7 @@ fn written(preferences: Vec<(String, String)>) -> Vec<Preference> {
         .collect()
 }
 
-fn route_failure(refusal: RouteRefusal) -> Failure {
+pub(super) fn route_failure(refusal: RouteRefusal) -> Failure {
     let (code, words) = match refusal {
         RouteRefusal::Ended => (ErrorCode::NotAuthenticated, "The session has ended. Sign in again."),
         RouteRefusal::TooMany => (

@@ -26,4 +26,4 @@ pub use launch::{AdditionalListener, Connection, FrameworkChannel, Launch};
 pub use list::{Application, Desktop, DesktopState, FileType, Icon, LaunchItems, OfferedProtocol, RegisteredFileTypes};
 pub use preferences::{Environment, Info, Preference};
 pub use request::{LaunchItemsRequest, LaunchRequest, Operation, SupportedType, TunnelRequest};
-pub use tunnel::{Tunnel, TunnelConnection};
+pub use tunnel::{Quic, Tunnel, TunnelConnection};

@@ -3,6 +3,7 @@
 //! The operations of an envelope are answered in order, within the cookie session of the client that sent it; envelopes
 //! of one session one after another.
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,6 +12,7 @@ use arc_swap::ArcSwap;
 use http::HeaderValue;
 use http::uri::Authority;
 use parking_lot::Mutex;
+use rustls::pki_types::CertificateDer;
 use tokio::sync::MutexGuard;
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
@@ -25,6 +27,7 @@ use crate::clock;
 use crate::config::{self, Config};
 use crate::fault::CloseReason;
 use crate::grant::{Grant, Store};
+use crate::listen::Episode;
 use crate::tunnel::https::Registry;
 use crate::types::SessionId;
 
@@ -37,6 +40,9 @@ pub struct Control {
     pub(super) tunnels: Arc<Registry>,
     pub(super) sessions: Sessions,
     pub(super) throttle: Mutex<Throttle>,
+    /// Where clients of RDP that know no gateway are served.
+    pub(super) rdp: ArcSwap<Vec<SocketAddr>>,
+    full: Mutex<Episode>,
     guid: uuid::Uuid,
 }
 
@@ -46,6 +52,10 @@ pub(super) struct Settings {
     pub(super) authentication: config::Authentication,
     pub(super) session: config::Session,
     pub(super) external_url: Option<String>,
+    pub(super) pcoip: config::Pcoip,
+    pub(super) blast_url: Option<config::ExternalUrl>,
+    /// Datagrams of Blast are served, so that clients may be told where.
+    pub(super) serves_udp: bool,
     pub(super) pending_logins: usize,
 }
 
@@ -55,13 +65,16 @@ impl From<&Config> for Settings {
             authentication: config.authentication.clone(),
             session: config.session.clone(),
             external_url: config.tunnel.external_url.clone(),
+            pcoip: config.pcoip.clone(),
+            blast_url: config.blast.external_url.clone(),
+            serves_udp: config.listeners.values().any(|listener| listener.udp),
             pending_logins: config.limits.pending_logins,
         }
     }
 }
 
 /// A control message's circumstances.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Exchange<'a> {
     /// The client's address.
     pub client: IpAddr,
@@ -73,6 +86,20 @@ pub struct Exchange<'a> {
     pub cookies: &'a [HeaderValue],
     /// Whether sessions may begin.
     pub admits_sessions: bool,
+    /// Whether the client's listener serves QUIC.
+    pub quic: bool,
+    /// The certificate that this node shows to a client who comes to a host and port.
+    pub shown: &'a (dyn Fn(&str, u16) -> Option<CertificateDer<'static>> + Sync),
+}
+
+impl fmt::Debug for Exchange<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Exchange")
+            .field("client", &self.client)
+            .field("local", &self.local)
+            .field("authority", &self.authority)
+            .finish_non_exhaustive()
+    }
 }
 
 /// The answer to a control message.
@@ -103,6 +130,8 @@ impl Control {
             tunnels,
             sessions: Sessions::default(),
             throttle: Mutex::new(Throttle::new(config.authentication.throttle)),
+            rdp: ArcSwap::default(),
+            full: Mutex::default(),
             guid: uuid::Uuid::new_v4(),
         }
     }
@@ -119,6 +148,11 @@ impl Control {
             }
         }
         self.directory.store(Arc::new(directory));
+    }
+
+    /// Tells where clients of RDP that know no gateway are served from now on, as bound.
+    pub fn set_rdp_addresses(&self, addresses: Vec<SocketAddr>) {
+        self.rdp.store(Arc::new(addresses));
     }
 
     /// Writes what users change to the disk, until `stop`; then writes what is left. One a node is enough.
@@ -138,7 +172,7 @@ impl Control {
         };
         let now = clock::now();
         let mut cookies = Vec::new();
-        let session = match self.session_of(exchange) {
+        let session = match self.session_of(exchange.cookies) {
             Some(session) => session,
             None => {
                 let (session, cookie) = self.begin(exchange, now)?;
@@ -193,8 +227,18 @@ impl Control {
         }
     }
 
-    fn session_of(&self, exchange: Exchange<'_>) -> Option<Arc<Session>> {
-        let fields = exchange.cookies.iter().filter_map(|field| field.to_str().ok());
+    /// Whether these cookies are those of a session that is here, signed in or on its way there.
+    pub fn has_session(&self, cookies: &[HeaderValue]) -> bool {
+        self.session_of(cookies).is_some()
+    }
+
+    /// Whether there are as many sessions as there may be.
+    pub fn is_full(&self) -> bool {
+        self.grants.len() >= self.settings.load().session.max
+    }
+
+    fn session_of(&self, cookies: &[HeaderValue]) -> Option<Arc<Session>> {
+        let fields = cookies.iter().filter_map(|field| field.to_str().ok());
         let named = fields.flat_map(|field| cookie::Cookie::split_parse(field).flatten());
         named
             .filter(|cookie| cookie.name() == SESSION_COOKIE)
@@ -204,6 +248,15 @@ impl Control {
 
     fn begin(&self, exchange: Exchange<'_>, now: Instant) -> Result<(Arc<Session>, Cookie), Unanswered> {
         if !exchange.admits_sessions {
+            return Err(Unanswered::Full);
+        }
+        if self.is_full() {
+            if self.full.lock().begins(now) {
+                tracing::warn!(
+                    sessions = self.grants.len(),
+                    "node is full, turning new users away; see session.max"
+                );
+            }
             return Err(Unanswered::Full);
         }
         let settings = self.settings.load();
@@ -283,7 +336,9 @@ impl Turn<'_> {
             Operation::GetConfiguration | Operation::SubmitAuthentication { .. } => {
                 Err(Failure::new(ErrorCode::AlreadyAuthenticated))
             }
-            Operation::GetTunnelConnection(_) | Operation::GetTunnelConnectionRedirect(_) => Ok(self.tunnel(&grant)),
+            Operation::GetTunnelConnection(request) | Operation::GetTunnelConnectionRedirect(request) => {
+                Ok(self.tunnel(&grant, &request))
+            }
             Operation::GetDesktops { supported_protocols } => Ok(self.desktops(&grant, &supported_protocols)),
             Operation::GetLaunchItems(request) => Ok(self.launch_items(&grant, request)),
             Operation::GetDesktopConnection(request) | Operation::GetDesktopConnectionRedirect(request) => {

@@ -152,6 +152,11 @@ impl Turn<'_> {
             step = "grant",
             "session opened"
         );
+        let (client, local) = (self.exchange.client, self.exchange.local);
+        self.control
+            .grants
+            .watch()
+            .signed_in(grant.user(), client, local, clock::now());
         let cookie = self.control.sessions.signed_in(self.session, &grant);
         self.cookies.retain(|earlier| !earlier.starts_with("JSESSIONID="));
         self.cookies.push(session_cookie(&cookie));

@@ -316,6 +316,7 @@ mod tests {
             bypass_tunnel: true,
             multi_connection_aware: true,
             thumbprint_algorithms: vec!["SHA-256".to_owned()],
+            quic: false,
         };
         let written = |version: Version| {
             let operations = vec![Operation::GetTunnelConnection(request.clone())];

@@ -254,6 +254,8 @@ pub struct TunnelRequest {
     pub multi_connection_aware: bool,
     /// From 15.0: the hash algorithms it knows for thumbprints, such as `SHA-256`.
     pub thumbprint_algorithms: Vec<String>,
+    /// This gateway only: it wants to know where QUIC is spoken.
+    pub quic: bool,
 }
 
 impl TunnelRequest {
@@ -263,6 +265,7 @@ impl TunnelRequest {
             bypass_tunnel: element.flag("bypass-tunnel"),
             multi_connection_aware: element.flag("multi-connection-aware"),
             thumbprint_algorithms: algorithms.map(|list| words(list, "algorithm")).unwrap_or_default(),
+            quic: element.flag(QUIC),
         }
     }
 
@@ -278,6 +281,7 @@ impl TunnelRequest {
             }
             out.push(list);
         }
+        write_quic(self.quic, out);
     }
 }
 
@@ -361,6 +365,10 @@ pub struct LaunchRequest {
     pub id: String,
     /// The protocol that it wants; `None` leaves it to the server.
     pub protocol: Option<String>,
+    /// This gateway only: the desktop is to be reached over QUIC.
+    pub quic: bool,
+    /// It wants a token for a client of RDP that knows no gateway (an element of ours: other servers ignore it).
+    pub preconnection: bool,
     /// The client's machine.
     pub environment: Environment,
 }
@@ -373,6 +381,8 @@ impl LaunchRequest {
         Ok(Self {
             id,
             protocol,
+            quic: element.flag(QUIC),
+            preconnection: element.flag("preconnection"),
             environment: Environment::read(element)?,
         })
     }
@@ -381,6 +391,10 @@ impl LaunchRequest {
         out.push_leaf(id_field, &self.id);
         if let Some(protocol) = &self.protocol {
             out.push(Element::new("protocol").with(Element::new("name").with_text(protocol)));
+        }
+        write_quic(self.quic, out);
+        if self.preconnection {
+            out.push_flag("preconnection", true);
         }
         self.environment.write(out);
     }
@@ -429,3 +443,13 @@ fn words(parent: &Element, field: &str) -> Vec<String> {
 fn word_of(parent: &Element, field: &str) -> String {
     parent.optional_word(field).unwrap_or_default()
 }
+
+/// Written only by a client that asks for it: other gateways need not know the word.
+fn write_quic(quic: bool, out: &mut Element) {
+    if quic {
+        out.push_flag(QUIC, true);
+    }
+}
+
+/// The word by which a client asks for QUIC.
+const QUIC: &str = "quic";

@@ -27,6 +27,38 @@ pub struct Tunnel {
     pub generation: i64,
     /// Read by clients, meaning unknown.
     pub status_port: u16,
+    /// This gateway only, and only for clients that ask: where QUIC is spoken.
+    pub quic: Option<Quic>,
+}
+
+/// Where QUIC is spoken, at the tunnel's host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Quic {
+    /// The UDP port.
+    pub port: u16,
+    /// The credential: whoever has it opens the session's streams.
+    pub token: Secret,
+}
+
+impl Quic {
+    fn read(element: &Element) -> Result<Self, Flaw> {
+        let port = element.number("port")?.ok_or(Flaw::Missing { field: "port" })?;
+        let token = element.required("token")?;
+        if !is_url_safe(&token) {
+            return Err(Flaw::Malformed { field: "token" });
+        }
+        Ok(Self {
+            port,
+            token: Secret::new(token),
+        })
+    }
+
+    fn write(&self) -> Element {
+        let mut element = Element::new("quic");
+        element.push_number("port", Some(self.port));
+        element.push_secret("token", Some(&self.token));
+        element
+    }
 }
 
 impl TunnelConnection {
@@ -46,6 +78,7 @@ impl TunnelConnection {
             server2: element.optional_word("server2"),
             generation: element.number("generation")?.unwrap_or_default(),
             status_port: element.number("status-port")?.unwrap_or_default(),
+            quic: element.child("quic").map(Quic::read).transpose()?,
         }))
     }
 
@@ -63,6 +96,9 @@ impl TunnelConnection {
                 out.push_optional("server2", tunnel.server2.as_deref());
                 out.push_number("generation", Some(tunnel.generation));
                 out.push_flag("bypass-tunnel", false);
+                if let Some(quic) = &tunnel.quic {
+                    out.push(quic.write());
+                }
             }
         }
     }
