@@ -15,13 +15,16 @@ mod choice;
 mod endpoint;
 mod fault;
 mod http;
+pub mod mark;
 #[cfg(test)]
 #[allow(clippy::wildcard_enum_match_arm, reason = "a test looks at what it is about")]
 pub(crate) mod model;
+pub mod probe;
 mod prompter;
+mod quic;
 mod random;
 mod session;
-mod thumbprint;
+
 mod tls;
 mod trust;
 mod tunnel;
@@ -32,12 +35,13 @@ pub use self::endpoint::{Endpoint, InvalidEndpoint};
 pub use self::fault::{Fault, FaultKind};
 pub use self::http::HttpFault;
 pub use self::prompter::{AnswerKind, Prompter, Question, Unanswered, Unattended, is_yes};
-pub use self::session::{Credentials, Launched, Reached, Session, Settings};
-pub use self::thumbprint::{InvalidThumbprint, Thumbprint};
+pub use self::quic::{Quic, QuicEnd, QuicFault};
+pub use self::session::{Credentials, Launched, Preconnection, Reached, Session, Settings};
 pub use self::tls::{DialCause, DialFault, TlsFacts};
 pub use self::trust::{AuthorityFault, Judgement, KnownFault, KnownGateways, Trust};
 pub use self::tunnel::{Channel, ChannelSender, Doors, End, Notice, RaiseFault, Tunnel, TunnelOver};
 pub use self::words::{printable, printable_line};
+pub use crate::types::{InvalidThumbprint, Thumbprint};
 
 #[cfg(test)]
 mod tests {

@@ -2,6 +2,7 @@
 
 use super::http::HttpFault;
 use super::prompter::{Question, Unanswered};
+use super::quic::{QuicEnd, QuicFault};
 use super::tls::{DialCause, DialFault};
 use super::tunnel::{End, RaiseFault};
 use super::words::{printable, printable_line};
@@ -91,9 +92,18 @@ pub enum Fault {
         /// The address, fit for a terminal.
         address: String,
     },
+    /// The gateway has no token for clients of RDP.
+    #[error("the gateway gives clients of RDP no token. Leave --preconnection out, and connect through the tunnel")]
+    NoPreconnection,
     /// The tunnel is over, or was not opened.
     #[error(transparent)]
     Tunnel(#[from] End),
+    /// The way over QUIC is over.
+    #[error(transparent)]
+    Quic(#[from] QuicEnd),
+    /// No way over QUIC was opened, and no other one was wanted.
+    #[error("{0}. Without --transport quic, the HTTPS tunnel would be used")]
+    NoQuic(#[from] QuicFault),
     /// There is no channel.
     #[error(transparent)]
     Raise(#[from] RaiseFault),
@@ -140,6 +150,8 @@ impl Fault {
                 | ErrorCode::Other(_) => FaultKind::Failed,
             },
             Self::Tunnel(end) => end_kind(end),
+            Self::Quic(QuicEnd::Lost { .. }) | Self::NoQuic(QuicFault::Silent) => FaultKind::Unreachable,
+            Self::NoQuic(QuicFault::NotAdmitted { .. }) => FaultKind::NotAllowed,
             Self::Http(HttpFault::TooLarge { .. } | HttpFault::Redirect { .. })
             | Self::Reply(_)
             | Self::NoAnswer { .. }
@@ -151,6 +163,9 @@ impl Fault {
             | Self::Protocol { .. }
             | Self::Bypass
             | Self::NotInTunnel { .. }
+            | Self::Quic(QuicEnd::Stopped { .. } | QuicEnd::Closed)
+            | Self::NoQuic(QuicFault::NotOffered | QuicFault::Failed(_))
+            | Self::NoPreconnection
             | Self::Raise(_) => FaultKind::Failed,
         }
     }

@@ -34,11 +34,11 @@ pub(crate) use self::lab::Lab;
 pub(super) use self::tunnel::{DISCONNECTED, TunnelModel, listen_request};
 
 use super::prompter::{Prompter, Question, Unanswered};
-use super::thumbprint::Thumbprint;
 use super::{Endpoint, Settings, Trust};
 use crate::control::envelope::{Reply, Request as Envelope};
 use crate::control::xml::Limits;
 use crate::types::Secret;
+use crate::types::Thumbprint;
 
 /// A certificate and its key.
 pub(super) struct Identity {
@@ -207,6 +207,7 @@ pub(crate) fn settings(thumbprint: Thumbprint) -> Settings {
     Settings {
         trust: Trust::thumbprint(thumbprint),
         accept_new: false,
+        quic: true,
         locale: None,
         tasks: TaskTracker::new(),
     }

@@ -3,9 +3,9 @@
 use std::fmt;
 
 use super::endpoint::Endpoint;
-use super::thumbprint::Thumbprint;
 use super::words::{printable, printable_line};
 use crate::types::Secret;
+use crate::types::Thumbprint;
 
 /// Answers questions and shows words: a terminal, or a script.
 pub trait Prompter: Send {

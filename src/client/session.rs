@@ -2,6 +2,7 @@
 //!
 //! [`Reached`] is a gateway with which TLS is agreed; signing in makes it a [`Session`].
 
+mod preconnection;
 mod screens;
 mod sign_in;
 
@@ -11,22 +12,25 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tokio_util::task::TaskTracker;
 
+pub use self::preconnection::Preconnection;
 pub use self::screens::Credentials;
 
 use super::endpoint::Endpoint;
 use super::fault::Fault;
 use super::http::{HttpFault, MAX_REPLY, Web};
 use super::prompter::{Prompter, Question, Unanswered, is_yes};
-use super::thumbprint::Thumbprint;
+use super::quic::{Quic, QuicFault};
 use super::tls::{DialCause, DialFault, Dialer, TlsFacts};
 use super::trust::{Judgement, Trust};
 use super::tunnel::{Doors, Notice, Place, Tunnel};
 use super::words::printable_line;
 use crate::control::envelope::{Reply, Request, Version};
 use crate::control::operation::{
-    Body, Desktop, Environment, Info, Kind, Launch, LaunchRequest, Operation, Outcome, TunnelConnection, TunnelRequest,
+    Body, Connection, Desktop, Environment, Info, Kind, Launch, LaunchRequest, Operation, Outcome, TunnelConnection,
+    TunnelRequest,
 };
 use crate::control::xml::Limits;
+use crate::types::Thumbprint;
 
 /// How the client goes about it.
 #[derive(Clone, Debug)]
@@ -35,6 +39,8 @@ pub struct Settings {
     pub trust: Trust,
     /// Whether an unknown certificate is accepted and remembered without a question.
     pub accept_new: bool,
+    /// Whether the gateway is asked where QUIC is spoken.
+    pub quic: bool,
     /// The user's language as a POSIX locale; `None` is not sent.
     pub locale: Option<String>,
     /// Counts the tasks of connections and tunnels.
@@ -193,6 +199,43 @@ impl Session {
         Ok(Tunnel::open(exchange, dialer, place, doors, notices, &tasks).await?)
     }
 
+    /// Opens the way over QUIC through which desktops are reached, if the gateway offers it and UDP arrives.
+    ///
+    /// # Errors
+    /// Within a second if nothing comes back.
+    pub async fn open_quic(&self) -> Result<Quic, QuicFault> {
+        let TunnelConnection::Tunnel(offered) = &self.tunnel else {
+            return Err(QuicFault::NotOffered);
+        };
+        let address = offered.server1.parse().ok().and_then(|uri| Endpoint::of_uri(&uri).ok());
+        let (Some(quic), Some(endpoint)) = (&offered.quic, address) else {
+            return Err(QuicFault::NotOffered);
+        };
+        let sibling = self.line.web.tls().map(|tls| tls.thumbprint);
+        let settings = &self.line.settings;
+        Quic::open(&settings.trust, &endpoint, quic, sibling, &settings.tasks).await
+    }
+
+    /// Launches a desktop over QUIC, and gives the name under which it is reached there.
+    ///
+    /// # Errors
+    /// The gateway does not launch it, or not by that protocol.
+    pub async fn launch_over_quic(
+        &mut self,
+        desktop: &Desktop,
+        protocol: Option<&str>,
+    ) -> Result<(Launched, String), Fault> {
+        let (launched, address) = self.launch_by(desktop, protocol, true).await?;
+        // A route's name, and nothing that could be an address.
+        let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if launched.port != 1 || !address.chars().all(is_name) {
+            return Err(Fault::NotInTunnel {
+                address: printable_line(&address),
+            });
+        }
+        Ok((launched, address))
+    }
+
     /// Launches a desktop over the tunnel, which must be open.
     ///
     /// `protocol` is one that the desktop is offered by; `None` takes its default.
@@ -200,36 +243,49 @@ impl Session {
     /// # Errors
     /// The gateway does not launch it, or not by that protocol.
     pub async fn launch(&mut self, desktop: &Desktop, protocol: Option<&str>) -> Result<Launched, Fault> {
+        let (launched, address) = self.launch_by(desktop, protocol, false).await?;
+        if !matches!(address.to_ascii_lowercase().as_str(), "localhost" | "127.0.0.1") {
+            return Err(Fault::NotInTunnel {
+                address: printable_line(&address),
+            });
+        }
+        Ok(launched)
+    }
+
+    async fn launch_by(
+        &mut self,
+        desktop: &Desktop,
+        protocol: Option<&str>,
+        quic: bool,
+    ) -> Result<(Launched, String), Fault> {
         let request = LaunchRequest {
             id: desktop.id.clone(),
             protocol: protocol_of(desktop, protocol)?,
+            quic,
+            preconnection: false,
             environment: environment(),
         };
+        let connection = self.connection(request).await?;
+        let launched = Launched {
+            desktop: printable_line(&desktop.name),
+            protocol: connection.protocol.as_deref().map(printable_line),
+            port: connection.port,
+        };
+        Ok((launched, connection.address))
+    }
+
+    /// The answer to a launch, which leads to a desktop and not to another server.
+    async fn connection(&mut self, request: LaunchRequest) -> Result<Box<Connection>, Fault> {
         let mut reply = self.line.post(vec![Operation::GetDesktopConnection(request)]).await?;
         let Body::Launch(launch) = take_ok(&mut reply, &Kind::GetDesktopConnection)? else {
             return Err(no_answer(&Kind::GetDesktopConnection));
         };
-        let connection = match launch {
-            Launch::Connect(connection) => connection,
-            Launch::Redirect { url, .. } => {
-                return Err(Fault::NotInTunnel {
-                    address: printable_line(&url),
-                });
-            }
-        };
-        if !matches!(
-            connection.address.to_ascii_lowercase().as_str(),
-            "localhost" | "127.0.0.1"
-        ) {
-            return Err(Fault::NotInTunnel {
-                address: printable_line(&connection.address),
-            });
+        match launch {
+            Launch::Connect(connection) => Ok(connection),
+            Launch::Redirect { url, .. } => Err(Fault::NotInTunnel {
+                address: printable_line(&url),
+            }),
         }
-        Ok(Launched {
-            desktop: printable_line(&desktop.name),
-            protocol: connection.protocol.as_deref().map(printable_line),
-            port: connection.port,
-        })
     }
 
     /// Tells the gateway, again and again, that the user is active. It returns when the session is over.
@@ -409,11 +465,12 @@ fn environment() -> Environment {
 }
 
 /// What the client says when it asks for a tunnel.
-fn tunnel_request() -> TunnelRequest {
+fn tunnel_request(quic: bool) -> TunnelRequest {
     TunnelRequest {
         bypass_tunnel: false,
         multi_connection_aware: true,
         thumbprint_algorithms: vec!["SHA-256".to_owned()],
+        quic,
     }
 }
 
@@ -437,6 +494,7 @@ mod tests {
         let identity = Identity::new("localhost");
         let gateway = serve(identity.server_config(), |_| async { status(http::StatusCode::OK) }).await;
         let settings = |accept_new| Settings {
+            quic: true,
             trust: Trust::system(Some(KnownGateways::new(&file))),
             accept_new,
             locale: None,

@@ -13,8 +13,8 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::endpoint::{Endpoint, InvalidEndpoint};
-use super::thumbprint::Thumbprint;
 use super::trust::{Judgement, KnownFault, Trust};
+use crate::types::Thumbprint;
 
 /// What was agreed with a gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,7 +102,7 @@ impl Dialer {
 }
 
 /// Connects to the first address that answers. One that is silent does not use up the time of the others.
-async fn reach(endpoint: &Endpoint) -> io::Result<TcpStream> {
+pub(super) async fn reach(endpoint: &Endpoint) -> io::Result<TcpStream> {
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for address in lookup_host((endpoint.host(), endpoint.port())).await? {
         match timeout(ATTEMPT, TcpStream::connect(address)).await {
@@ -200,6 +200,7 @@ const ATTEMPT: Duration = Duration::from_secs(5);
 #[cfg(test)]
 #[allow(clippy::wildcard_enum_match_arm, reason = "a test looks at what it is about")]
 mod tests {
+    use base64::Engine as _;
     use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
     use rustls::ServerConfig;
     use rustls::pki_types::CertificateDer;
@@ -373,6 +374,42 @@ mod tests {
             let gateway = gateway(identity.server_config()).await;
             assert_eq!(problem(dial(&trust, &gateway).await), expected);
         }
+    }
+
+    #[tokio::test]
+    async fn a_gateways_own_certificate_is_trusted_when_it_is_given_even_if_it_calls_itself_an_authority() {
+        let folder = tempfile::tempdir().unwrap();
+        let outcome = async |given: &Identity, shown: &Identity| {
+            let file = folder.path().join("own.pem");
+            let text = base64::engine::general_purpose::STANDARD.encode(&given.certificate);
+            std::fs::write(
+                &file,
+                format!("-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n"),
+            )
+            .unwrap();
+            let gateway = gateway(shown.server_config()).await;
+            match judgement(dial(&Trust::authorities(&file).unwrap(), &gateway).await) {
+                Judgement::Trusted => "trusted".to_owned(),
+                Judgement::Invalid { problem, .. } => problem,
+                other @ (Judgement::Unknown { .. } | Judgement::Changed { .. } | Judgement::NotTheGiven { .. }) => {
+                    panic!("{other:?}")
+                }
+            }
+        };
+        let authority = |name: &str, year| {
+            let mut params = CertificateParams::new([name.to_owned()]).unwrap();
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            params.not_after = rcgen::date_time_ymd(year, 1, 1);
+            Identity::with(&params)
+        };
+        let own = authority("localhost", 2100);
+        assert_eq!(outcome(&own, &own).await, "trusted");
+        let twin = authority("localhost", 2100);
+        assert_ne!(outcome(&own, &twin).await, "trusted");
+        let other = authority("other.example", 2100);
+        assert_eq!(outcome(&other, &other).await, "it is for another name");
+        let old = authority("localhost", 2020);
+        assert_eq!(outcome(&old, &old).await, "it has expired");
     }
 
     #[tokio::test]

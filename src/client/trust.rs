@@ -25,7 +25,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
 use super::endpoint::Endpoint;
-use super::thumbprint::Thumbprint;
+use crate::types::Thumbprint;
 
 pub use self::known::{KnownFault, KnownGateways};
 pub use self::verifier::Judgement;
@@ -45,7 +45,8 @@ pub struct Trust {
 #[derive(Clone)]
 enum Basis {
     Thumbprint(Thumbprint),
-    Authorities(Arc<WebPkiServerVerifier>),
+    /// With the certificates themselves: one of them may be the gateway's own.
+    Authorities(Arc<WebPkiServerVerifier>, Arc<[Thumbprint]>),
     /// `None`: the system has no authorities at all.
     System(Option<Arc<WebPkiServerVerifier>>),
 }
@@ -64,6 +65,8 @@ impl Trust {
 
     /// Trusts the authorities in a PEM file, and nothing else.
     ///
+    /// A certificate in the file that calls itself an authority may be the gateway's own, as `openssl req -x509` makes it.
+    ///
     /// # Errors
     /// The file cannot be read, or holds no certificate that can be an authority.
     pub fn authorities(file: &Path) -> Result<Self, AuthorityFault> {
@@ -73,15 +76,17 @@ impl Trust {
         };
         let provider = provider();
         let mut roots = RootCertStore::empty();
+        let mut given = Vec::new();
         let certificates = CertificateDer::pem_file_iter(file).map_err(|error| fault(error.to_string()))?;
         for certificate in certificates {
             let certificate = certificate.map_err(|error| fault(error.to_string()))?;
+            given.push(Thumbprint::of(&certificate));
             roots.add(certificate).map_err(|error| fault(error.to_string()))?;
         }
         let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
             .build()
             .map_err(|_| fault("it holds no certificate".to_owned()))?;
-        Ok(Self::new(Basis::Authorities(verifier), provider, None))
+        Ok(Self::new(Basis::Authorities(verifier, given.into()), provider, None))
     }
 
     /// Trusts one certificate, whatever its name, issuer and dates say.
@@ -118,15 +123,20 @@ impl Trust {
         endpoint: &Endpoint,
         sibling: Option<Thumbprint>,
     ) -> Result<Arc<Verifier>, KnownFault> {
+        let mut given = None;
         let (pinned, authorities, expected) = match &self.basis {
             Basis::Thumbprint(thumbprint) => (Some(*thumbprint), None, None),
-            Basis::Authorities(authorities) => (None, Some(authorities.clone()), None),
+            Basis::Authorities(authorities, certificates) => {
+                given = Some(certificates.clone());
+                (None, Some(authorities.clone()), None)
+            }
             Basis::System(authorities) => (None, authorities.clone(), self.expected(endpoint)?),
         };
         Ok(Arc::new(Verifier::new(
             self.provider.clone(),
             pinned,
             authorities,
+            given,
             matches!(self.basis, Basis::System(_)),
             expected,
             sibling,
@@ -162,7 +172,7 @@ impl std::fmt::Debug for Trust {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self.basis {
             Basis::Thumbprint(_) => "Trust(thumbprint)",
-            Basis::Authorities(_) => "Trust(authorities)",
+            Basis::Authorities(..) => "Trust(authorities)",
             Basis::System(_) => "Trust(system)",
         })
     }

@@ -27,6 +27,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 pub use self::channel::{Channel, ChannelSender, TunnelOver};
+pub(super) use self::channel::{Upward, splice};
 pub use self::driver::RaiseFault;
 pub use self::machine::End;
 pub use self::ports::Doors;
@@ -37,10 +38,10 @@ use self::machine::{Introduction, Machine};
 use self::ports::{Ports, raise};
 use super::endpoint::{Endpoint, InvalidEndpoint};
 use super::random;
-use super::thumbprint::Thumbprint;
 use super::tls::{DialCause, DialFault, Dialer};
 use crate::clock;
 use crate::types::Secret;
+use crate::types::Thumbprint;
 
 /// An open tunnel. Dropped, it is closed, and local connections with it.
 #[derive(Debug)]

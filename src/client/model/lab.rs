@@ -121,6 +121,7 @@ fn outcome(operation: &Operation, before: &[Answer], host: &str, inside: &Inside
             server2: None,
             generation: 0,
             status_port: 0,
+            quic: None,
         })),
         Operation::GetLaunchItems(_) => {
             let desktops = Some(vec![desktop("cn=shell", "Shell"), desktop("cn=lab", "Lab")]);

@@ -32,7 +32,7 @@ pub(super) async fn sign_in<P: Prompter>(
             None => None,
         };
         let submits = submission.is_some();
-        let operations = batch(line.version, submission);
+        let operations = batch(&line, submission);
         let mut reply = line.post_trusting(&operations, respondent.prompter()).await?;
         let step = if submits {
             step(&mut reply)?
@@ -89,12 +89,15 @@ fn is_unsupported(reply: &Reply) -> bool {
 }
 
 /// An answer to a screen, and what is wanted next if it was the last one.
-fn batch(version: Version, submission: Option<Submission>) -> Vec<Operation> {
+fn batch(line: &Line, submission: Option<Submission>) -> Vec<Operation> {
     let submit = submission.map(|submission| Operation::SubmitAuthentication {
         submission,
         environment: environment(),
     });
-    let rest = [Operation::GetTunnelConnection(tunnel_request()), list(version)];
+    let rest = [
+        Operation::GetTunnelConnection(tunnel_request(line.settings.quic)),
+        list(line.version),
+    ];
     submit.into_iter().chain(rest).collect()
 }
 
@@ -130,7 +133,7 @@ fn step(reply: &mut Reply) -> Result<Step, Fault> {
 async fn complete(mut line: Line, signed_in: &SignedIn, mut reply: Reply) -> Result<Session, Fault> {
     let tunnel = reply.answer(&Kind::GetTunnelConnection);
     if tunnel.is_some_and(|answer| answer.outcome == Outcome::NotExecuted) {
-        reply = line.post(batch(line.version, None)).await?;
+        reply = line.post(batch(&line, None)).await?;
     }
     let tunnel = tunnel_of(&mut reply)?;
     let desktops = desktops_of(&mut reply, line.version)?;
@@ -226,6 +229,7 @@ mod tests {
                 server2: None,
                 generation: 0,
                 status_port: 0,
+                quic: None,
             })),
             Operation::GetLaunchItems(_) => Body::LaunchItems(LaunchItems {
                 desktops: Some(desktops()),

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::client::endpoint::Endpoint;
-use crate::client::thumbprint::Thumbprint;
+use crate::types::Thumbprint;
 
 /// The file that remembers them: one line a gateway, `HOST:PORT sha256:HEX`.
 ///

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
+use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-use crate::client::thumbprint::Thumbprint;
+use crate::types::Thumbprint;
 
 /// What was found about a gateway's certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +54,8 @@ pub(in crate::client) struct Verifier {
     provider: Arc<CryptoProvider>,
     pinned: Option<Thumbprint>,
     authorities: Option<Arc<WebPkiServerVerifier>>,
+    /// The certificates of the authorities that were given.
+    given: Option<Arc<[Thumbprint]>>,
     /// An unknown certificate may be asked about.
     first_use: bool,
     expected: Option<Thumbprint>,
@@ -64,6 +68,7 @@ impl Verifier {
         provider: Arc<CryptoProvider>,
         pinned: Option<Thumbprint>,
         authorities: Option<Arc<WebPkiServerVerifier>>,
+        given: Option<Arc<[Thumbprint]>>,
         first_use: bool,
         expected: Option<Thumbprint>,
         sibling: Option<Thumbprint>,
@@ -72,6 +77,7 @@ impl Verifier {
             provider,
             pinned,
             authorities,
+            given,
             first_use,
             expected,
             sibling,
@@ -105,6 +111,15 @@ impl Verifier {
         let verified = match &self.authorities {
             Some(authorities) => authorities.verify_server_cert(certificate, intermediates, name, &[], now),
             None => Err(Error::InvalidCertificate(CertificateError::UnknownIssuer)),
+        };
+        let is_given = || self.given.as_ref().is_some_and(|given| given.contains(&thumbprint));
+        let verified = match verified {
+            Err(Error::InvalidCertificate(CertificateError::Other(other)))
+                if is_its_own_issuer(&other.to_string()) && is_given() =>
+            {
+                verify_alone(certificate, name, now)
+            }
+            verified => verified.map(drop),
         };
         let Err(error) = verified else {
             return Judgement::Trusted;
@@ -172,6 +187,21 @@ impl ServerCertVerifier for Verifier {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// Name and dates of a certificate that needs nobody to vouch for it.
+fn verify_alone(certificate: &CertificateDer<'_>, name: &ServerName<'_>, now: UnixTime) -> Result<(), Error> {
+    verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
+    let (_, parsed) = X509Certificate::from_der(certificate).map_err(|_| CertificateError::BadEncoding)?;
+    let validity = parsed.validity();
+    let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+    if now > validity.not_after.timestamp() {
+        Err(CertificateError::Expired.into())
+    } else if now < validity.not_before.timestamp() {
+        Err(CertificateError::NotValidYet.into())
+    } else {
+        Ok(())
     }
 }
 

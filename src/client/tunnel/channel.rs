@@ -24,7 +24,7 @@ pub struct Channel {
 
 /// What channels have for the gateway, in order.
 #[derive(Debug)]
-pub(super) enum Upward {
+pub(in crate::client) enum Upward {
     /// Octets of a program.
     Data {
         /// The channel.
@@ -57,6 +57,11 @@ pub struct ChannelSender {
 }
 
 impl Channel {
+    /// The only channel between these ends.
+    pub(in crate::client) fn new(up: mpsc::Sender<Upward>, down: mpsc::Receiver<Bytes>) -> Self {
+        Self { number: 0, up, down }
+    }
+
     /// The next octets of the desktop; `None` when the desktop, or the tunnel, has closed the channel and everything
     /// that was sent before has been received. Cancel-safe.
     pub async fn receive(&mut self) -> Option<Bytes> {
@@ -112,7 +117,7 @@ impl ChannelSender {
 /// * A program that only shuts its sending side still receives; the desktop is told, if the gateway can tell it. The
 ///   channel is closed when the program has closed its connection fully. The system tells the two apart by probing:
 ///   within about a minute and a quarter, if the desktop has not closed before.
-pub(super) async fn splice(stream: TcpStream, mut channel: Channel) {
+pub(in crate::client) async fn splice(stream: TcpStream, mut channel: Channel) {
     let _ = stream.set_nodelay(true);
     probe_often(&stream);
     let (mut read, mut write) = stream.into_split();
