@@ -4,8 +4,8 @@
 //! then its requests are routed, inspected and answered one after another. It ends with exactly one [`CloseReason`],
 //! told in exactly one line of the log.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,30 +15,52 @@ use http::header::COOKIE;
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming as RequestBody;
 use ipnet::IpNet;
+use rustls::pki_types::CertificateDer;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use crate::clock;
 use crate::config::Config;
 use crate::control::{Control, Exchange, Unanswered};
-use crate::fault::CloseReason;
+use crate::fault::{CloseReason, Refusal};
+use crate::fleet::{self, Fleet};
 use crate::grant::{Denied, Granted, Secondary, Store};
 use crate::inspect::{self, Rejected};
 use crate::listen::{Caps, Incoming};
-use crate::observe;
+use crate::observe::{self, Kind, Refused};
 use crate::route::{self, Routed, Unrouted};
-use crate::secure::{self, Secured};
-use crate::tunnel::https::{self, Registry};
+use crate::secure::{self, Certificates, Secured};
+use crate::tunnel::flow::Flows;
+use crate::tunnel::https::{self, Carrier, Registry};
 use crate::types::SessionId;
+use crate::upstream::Agents;
 
 mod answer;
+mod blast;
 mod conversation;
+mod departure;
+pub mod external;
+mod headwise;
 mod http1;
+mod http3;
 pub mod lifecycle;
+mod mark;
+mod pcoip;
+mod peer;
+mod portal;
+mod rdp;
+mod redirect;
+mod sister;
 
 use answer::Reply;
 use conversation::{Conversation, tell};
+use departure::{Departure, Destination};
+use external::External;
+use http1::Outcome;
 use lifecycle::Lifecycle;
+use mark::MarkKey;
+pub use pcoip::PcoipDoor;
+use sister::Carried;
 
 /// What one configuration makes of the gateway; immutable, swapped whole at a reload.
 #[derive(Debug)]
@@ -47,6 +69,26 @@ pub struct Plan {
     pub config: Config,
     /// The TLS listeners by the address under which they are configured.
     pub doors: HashMap<SocketAddr, Door>,
+    /// The other nodes, if connections are carried between them.
+    pub fleet: Option<Arc<Fleet>>,
+    /// The ways to the desktops' agents.
+    pub agents: Agents,
+    /// The port of PCoIP, if it is open.
+    pub pcoip: Option<PcoipDoor>,
+}
+
+impl Plan {
+    /// The certificate that a client is shown who comes to `host` and `port`: of the listener with that port, or else of
+    /// the one that has its connection at `local`, behind a balancer that maps ports.
+    fn certificate_shown(&self, local: SocketAddr, host: &str, port: u16) -> Option<CertificateDer<'static>> {
+        let with_port = |port: u16| self.doors.iter().find(|(address, _)| address.port() == port);
+        let here = || self.doors.get_key_value(&local).or_else(|| with_port(local.port()));
+        let by_port = here()
+            .filter(|(address, _)| address.port() == port)
+            .or_else(|| with_port(port));
+        let (_, door) = by_port.or_else(here).or_else(|| self.doors.iter().next())?;
+        door.certificates.leaf_for(host)
+    }
 }
 
 /// One listener, ready to serve.
@@ -56,6 +98,10 @@ pub struct Door {
     pub balancers: Arc<[IpNet]>,
     /// TLS with its certificates.
     pub tls: Arc<rustls::ServerConfig>,
+    /// QUIC with the same certificates, if the listener serves UDP.
+    pub quic: Option<quinn::ServerConfig>,
+    /// Those certificates.
+    pub certificates: Arc<Certificates>,
 }
 
 /// Everything that connections share.
@@ -66,8 +112,11 @@ pub struct Gateway {
     control: Control,
     grants: Arc<Store>,
     tunnels: Arc<Registry>,
+    flows: Arc<Flows>,
     caps: Arc<Caps>,
     tasks: TaskTracker,
+    mark_key: MarkKey,
+    external: External,
 }
 
 impl Gateway {
@@ -80,14 +129,19 @@ impl Gateway {
         caps: Arc<Caps>,
         tasks: TaskTracker,
     ) -> Self {
+        grants.watch().set_places((&plan.config).into());
+        let flows = Flows::new(plan.config.udp, grants.watch().clone(), tasks.clone());
         Self {
             plan: ArcSwap::from_pointee(plan),
             lifecycle: Lifecycle::default(),
             control,
             grants,
             tunnels,
+            flows,
             caps,
             tasks,
+            mark_key: MarkKey::draw(),
+            external: External::default(),
         }
     }
 
@@ -99,6 +153,7 @@ impl Gateway {
             Ok((secured, plan)) => return Box::pin(self.converse(secured, plan)).await,
             Err(reason) => reason,
         };
+        self.grants.watch().counters().closed(reason);
         tell!(
             observe::level_of(reason),
             reason = reason.code(),
@@ -127,37 +182,65 @@ impl Gateway {
     /// Answers the connection's requests until it ends.
     async fn converse(self: Arc<Self>, secured: Secured, plan: Arc<Plan>) {
         let (io, facts, tls, _permit) = secured.into_parts();
-        let conversation = Arc::new(Conversation::new(facts, tls));
+        let conversation = Arc::new(Conversation::new(facts, tls, self.grants.watch().clone()));
         let respond = {
             let (gateway, conversation) = (self.clone(), conversation.clone());
             move |request| {
                 let (gateway, conversation) = (gateway.clone(), conversation.clone());
-                async move { Ok::<_, Infallible>(gateway.respond(request, &conversation).await) }
+                async move { gateway.respond(request, &conversation).await }
             }
         };
         let ended = http1::serve(io, plan.config.limits.head_timeout, respond, self.lifecycle.draining()).await;
         conversation.log(conversation.end().unwrap_or(ended));
     }
 
-    /// Answers one request: route, inspect, and on to whatever it is.
-    async fn respond(&self, request: Request<RequestBody>, conversation: &Conversation) -> Response<Reply> {
+    /// Answers one request: route, inspect, and on to whatever it is. A tunnel leaves HTTP without waiting.
+    async fn respond(&self, request: Request<RequestBody>, conversation: &Conversation) -> Outcome {
         let uri = request.uri().clone();
         let routed = route::route(request.method(), &uri);
-        conversation.note_request(routed == Ok(Routed::Health));
-        match routed {
-            Ok(Routed::Health) => answer::health(self.lifecycle.is_in_service(), request.method()),
-            Ok(Routed::Control) => self.control(request, conversation).await,
-            Ok(Routed::Tunnel { token }) => match self.admit(token, conversation) {
-                Ok(granted) => self.tunnel(granted, token, request),
-                Err(denied) => Self::turn_away(&denied, conversation),
-            },
-            Ok(Routed::Resume { token, secret }) => match self.admit(token, conversation) {
-                Ok(granted) => self.resume(granted, secret, request, conversation).await,
-                Err(denied) => Self::turn_away(&denied, conversation),
-            },
-            Err(Unrouted::MethodNotAllowed { allow }) => answer::method_not_allowed(allow),
-            Err(Unrouted::NotFound) => answer::text(StatusCode::NOT_FOUND, "not found\n"),
+        conversation.note_request(matches!(routed, Ok(Routed::Health | Routed::Mark(_))));
+        let is_secondary = matches!(
+            routed,
+            Ok(Routed::Tunnel { .. } | Routed::Resume { .. } | Routed::Blast { .. })
+        );
+        if conversation.facts.relayed_by.is_some() && !is_secondary {
+            // Another node carries secondaries here, and nothing else.
+            return Outcome::Answer(answer::not_found());
         }
+        if let Some(elsewhere) = self.sent_on(&request, conversation) {
+            return Outcome::Answer(answer::redirect(&elsewhere));
+        }
+        let answer = match routed {
+            Ok(Routed::Health) => answer::health(self.lifecycle.is_in_service(), request.method()),
+            Ok(Routed::Mark(mark)) => answer::mark(self.mark_key.answer(mark)),
+            Ok(Routed::Portal) => {
+                let quic = self.quic_port(&request, conversation);
+                let authority = inspect::authority(&request).ok().flatten();
+                answer::portal(request.method(), authority.as_ref(), quic)
+            }
+            Ok(Routed::Control) => self.control(request, conversation).await,
+            Ok(Routed::Tunnel { .. } | Routed::Resume { .. }) if !departure::is_chunked(&request) => {
+                conversation.end_with(CloseReason::Malformed);
+                answer::not_chunked()
+            }
+            Ok(Routed::Tunnel { token }) => match self.admit(token, Secondary::Tunnel, conversation) {
+                Ok(granted) => return Self::leave(request, self.tunnel(granted, token)),
+                Err(denied) => return self.carry_or_turn_away(Kind::Tunnel, request, &denied, conversation),
+            },
+            Ok(Routed::Resume { token, secret }) => match self.resume(token, secret, conversation) {
+                Ok(carrier) => return Self::leave(request, carrier),
+                Err(denied) => return self.carry_or_turn_away(Kind::Tunnel, request, &denied, conversation),
+            },
+            Ok(Routed::Blast { token, path }) => {
+                let path = uri
+                    .query()
+                    .map_or(Cow::Borrowed(path), |query| format!("{path}?{query}").into());
+                return self.blast((token, &path), request, conversation).await;
+            }
+            Err(Unrouted::MethodNotAllowed { allow }) => answer::method_not_allowed(allow),
+            Err(Unrouted::NotFound) => answer::not_found(),
+        };
+        Outcome::Answer(answer)
     }
 
     /// A control message: inspected, then answered by the sign-in and the broker.
@@ -178,6 +261,8 @@ impl Gateway {
             authority: authority.as_ref(),
             cookies: &cookies,
             admits_sessions: self.lifecycle.admits_sessions(),
+            quic: self.serves_udp(conversation),
+            shown: &|host, port| self.plan().certificate_shown(conversation.facts.local, host, port),
         };
         match self.control.answer(exchange, &message).await {
             Ok(answered) => {
@@ -191,53 +276,70 @@ impl Gateway {
     }
 
     /// Step 6: is there a live grant of this node behind the token?
-    fn admit(&self, token: &str, conversation: &Conversation) -> Result<Granted, Denied> {
-        let granted = self.grants.admit(token, Secondary::Tunnel, clock::now())?;
+    fn admit(&self, token: &str, secondary: Secondary, conversation: &Conversation) -> Result<Granted, Denied> {
+        let granted = self.grants.admit(token, secondary, clock::now())?;
         conversation.belongs_to(granted.grant().id());
         Ok(granted)
     }
 
     /// Step 7: the tunnel runs in a task of its own and outlives this connection, so that its client can come back.
-    fn tunnel(&self, granted: Granted, token: &str, request: Request<RequestBody>) -> Response<Reply> {
+    fn tunnel(&self, granted: Granted, token: &str) -> Carrier {
         let settings = https::Settings::of(&self.plan().config.tunnel);
-        answer::tunnel(
-            self.tunnels
-                .open(granted, token, request.into_body(), settings, &self.tasks),
-        )
+        self.tunnels.open(granted, token, settings, &self.tasks)
     }
 
-    /// Step 7 once more, for a client that lost contact.
-    async fn resume(
+    /// Steps 6 and 7 once more, for a client that lost contact.
+    fn resume(&self, token: &str, secret: &str, conversation: &Conversation) -> Result<Carrier, Denied> {
+        let granted = self.admit(token, Secondary::Tunnel, conversation)?;
+        let session = Some(granted.grant().id());
+        self.tunnels.resume(granted, secret).map_err(|reason| Denied {
+            reason,
+            owner: None,
+            session,
+        })
+    }
+
+    fn leave(request: Request<RequestBody>, carrier: Carrier) -> Outcome {
+        let head = answer::head(&answer::tunnel());
+        Outcome::Leave(Departure::new(request, Destination::Tunnel { head, carrier }))
+    }
+
+    /// Takes a request to the node that minted its grant, if there is a way; or else turns it away.
+    fn carry_or_turn_away(
         &self,
-        granted: Granted,
-        secret: &str,
+        kind: Kind,
         request: Request<RequestBody>,
+        denied: &Denied,
         conversation: &Conversation,
-    ) -> Response<Reply> {
-        let session = granted.grant().id();
-        match self.tunnels.resume(granted, secret, request.into_body()).await {
-            Ok(body) => answer::tunnel(body),
-            Err(reason) => {
-                let session = Some(session);
-                Self::turn_away(
-                    &Denied {
-                        reason,
-                        owner: None,
-                        session,
-                    },
-                    conversation,
-                )
+    ) -> Outcome {
+        match self.sister(kind, fleet::Kind::Http, denied, &conversation.facts) {
+            Some(sister) => {
+                let carried = Carried::new(sister, &request);
+                Outcome::Leave(Departure::new(request, Destination::Sister(Box::new(carried))))
             }
+            None => Outcome::Answer(Self::turn_away(kind, denied, conversation)),
         }
     }
 
     /// Nothing was dialled: says so to the log in full, to the client hardly anything.
-    fn turn_away(denied: &Denied, conversation: &Conversation) -> Response<Reply> {
+    fn turn_away(kind: Kind, denied: &Denied, conversation: &Conversation) -> Response<Reply> {
+        conversation.end_with(CloseReason::Refused(denied.reason));
+        Self::note_refusal(kind, denied, conversation);
+        answer::refused(denied.reason)
+    }
+
+    /// Tells the log who was turned away, and why.
+    fn note_refusal(kind: Kind, denied: &Denied, conversation: &Conversation) {
         let reason = CloseReason::Refused(denied.reason);
         if let Some(session) = denied.session {
             conversation.belongs_to(session);
         }
-        conversation.end_with(reason);
+        let refused = Refused {
+            reason: denied.reason,
+            owner: denied.owner.as_ref(),
+            arrival: conversation.facts.arrival(),
+        };
+        conversation.watch.refused(kind, &refused, clock::now());
         tell!(
             observe::level_of(reason),
             reason = denied.reason.code(),
@@ -246,11 +348,27 @@ impl Gateway {
             client = %conversation.facts.client,
             via = %conversation.facts.peer,
             local = %conversation.facts.local,
-            step = "grant",
-            "tunnel refused: {}",
+            step = if matches!(denied.reason, Refusal::TargetUnreachable | Refusal::AgentSilent) { "upstream" } else { "grant" },
+            "{} refused: {}",
+            kind.code(),
             denied.reason.words()
         );
-        answer::refused()
+    }
+
+    /// The port at which a client that asks over TCP finds QUIC: the one under which it asked.
+    fn quic_port<B>(&self, request: &Request<B>, conversation: &Conversation) -> Option<u16> {
+        if !self.serves_udp(conversation) {
+            return None;
+        }
+        let authority = inspect::authority(request).ok().flatten();
+        let asked = authority.map(|authority| authority.port_u16().unwrap_or(HTTPS));
+        Some(asked.unwrap_or(conversation.facts.local.port()))
+    }
+
+    fn serves_udp(&self, conversation: &Conversation) -> bool {
+        let plan = self.plan();
+        let listener = plan.config.listeners.get(&*conversation.facts.listener);
+        listener.is_some_and(|listener| listener.udp)
     }
 
     fn reject(rejected: Rejected, conversation: &Conversation) -> Response<Reply> {
@@ -271,7 +389,10 @@ impl Gateway {
     pub fn put_in_force(&self, plan: Plan) {
         self.caps.set_limits(&plan.config.limits);
         self.grants.set_limits(plan.config.session.clone());
+        self.grants.watch().set_places((&plan.config).into());
+        self.flows.set_limits(plan.config.udp);
         self.plan.store(Arc::new(plan));
+        self.external.ask_again();
     }
 
     /// Where the node stands in its life.
@@ -292,6 +413,16 @@ impl Gateway {
     /// The open tunnels.
     pub fn tunnels(&self) -> &Arc<Registry> {
         &self.tunnels
+    }
+
+    /// Whether any secondary connection is open, or waits for its client to come back.
+    pub fn is_in_use(&self) -> bool {
+        !self.tunnels.is_empty() || self.grants.is_in_use()
+    }
+
+    /// The flows of datagrams.
+    pub fn flows(&self) -> &Arc<Flows> {
+        &self.flows
     }
 
     /// The connections' counts and limits.
@@ -318,13 +449,14 @@ impl Gateway {
         }
     }
 
-    /// Ends what is over at `now`: sessions, and sign-ins that took too long.
+    /// Ends what is over at `now`: sessions, and sign-ins that took too long; tells what is found wrong by then.
     pub fn sweep(&self, now: Instant) {
         for (grant, reason) in self.grants.sweep(now) {
             self.control.forget(grant.id());
             tracing::info!(session = %grant.id(), user = %grant.user(), reason = reason.code(), "session closed");
         }
         self.control.sweep(now);
+        self.grants.watch().tick(now);
     }
 
     /// Answers the health check on a plain connection: nothing else is served there.
@@ -341,9 +473,12 @@ impl Gateway {
                     Ok(Routed::Health) => answer::health(gateway.lifecycle.is_in_service(), request.method()),
                     _ => answer::text(StatusCode::NOT_FOUND, "only the health check is answered here\n"),
                 };
-                std::future::ready(Ok::<_, Infallible>(answer))
+                std::future::ready(Outcome::Answer(answer))
             }
         };
         http1::serve(io, head_timeout, respond, self.lifecycle.draining()).await;
     }
 }
+
+/// The port that an authority leaves out.
+const HTTPS: u16 = 443;

@@ -1,27 +1,14 @@
 //! What one connection's requests leave behind for its one line in the log.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use crate::fault::CloseReason;
 use crate::listen::Facts;
-use crate::observe::level_of;
+pub(super) use crate::observe::tell;
+use crate::observe::{Watch, level_of};
 use crate::secure::TlsFacts;
 use crate::types::SessionId;
-
-/// `tracing::event!` at a level that is known only at run time.
-macro_rules! tell {
-    ($level:expr, $($rest:tt)+) => {
-        match $level {
-            tracing::Level::ERROR => tracing::error!($($rest)+),
-            tracing::Level::WARN => tracing::warn!($($rest)+),
-            tracing::Level::INFO => tracing::info!($($rest)+),
-            tracing::Level::DEBUG => tracing::debug!($($rest)+),
-            tracing::Level::TRACE => tracing::trace!($($rest)+),
-        }
-    };
-}
-pub(super) use tell;
 
 /// One client connection, from its handshake to its end.
 #[derive(Debug)]
@@ -33,16 +20,18 @@ pub(super) struct Conversation {
     session: OnceLock<SessionId>,
     /// Something other than a health check was asked.
     noteworthy: AtomicBool,
+    pub(super) watch: Arc<Watch>,
 }
 
 impl Conversation {
-    pub(super) fn new(facts: Facts, tls: TlsFacts) -> Self {
+    pub(super) fn new(facts: Facts, tls: TlsFacts, watch: Arc<Watch>) -> Self {
         Self {
             facts,
             tls,
             end: OnceLock::new(),
             session: OnceLock::new(),
             noteworthy: AtomicBool::new(false),
+            watch,
         }
     }
 
@@ -68,11 +57,12 @@ impl Conversation {
         }
     }
 
-    /// Writes the connection's one line. Health checks, which come by the thousand, stay at DEBUG.
+    /// Counts the connection's end and writes its one line. Health checks, which come by the thousand, stay at DEBUG.
     pub(super) fn log(&self, reason: CloseReason) {
         let quiet = reason == CloseReason::Completed && !self.noteworthy.load(Ordering::Relaxed);
         let level = if quiet { tracing::Level::DEBUG } else { level_of(reason) };
         let facts = &self.facts;
+        self.watch.counters().closed(reason);
         tell!(
             level,
             reason = reason.code(),
@@ -80,6 +70,7 @@ impl Conversation {
             client = %facts.client,
             via = (facts.peer.ip() != facts.client.ip()).then(|| tracing::field::display(facts.peer)),
             local = %facts.local,
+            relayed_by = facts.relayed_by.as_ref().map(tracing::field::display),
             listener = &*facts.listener,
             tls = self.tls.version.as_str(),
             sni = self.tls.sni.as_deref(),

@@ -1,0 +1,411 @@
+//! HTTP/3 on one QUIC connection: pages, and the streams of admitted sessions.
+//!
+//! Each stream is admitted by itself, by the grant's QUIC token in `Authorization: Bearer`, and is one of the session's
+//! connections. Whatever is not admitted gets the same small answer; the log has the reason.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use h3::error::Code;
+use h3::ext::Protocol;
+use h3::server::RequestResolver;
+use http::header::{AUTHORIZATION, CACHE_CONTROL, CONNECTION};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use http_body::Body;
+use http_body_util::BodyExt as _;
+use quinn::VarInt;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use super::conversation::{Conversation, tell};
+use super::sister::Sister;
+use super::{Gateway, Plan, answer};
+use crate::clock;
+use crate::fault::{CloseReason, Refusal};
+use crate::fleet::{self, Call, Reply, Way};
+use crate::grant::{Denied, Granted, Route, Secondary};
+use crate::listen::Arriving;
+use crate::observe::{self, Kind};
+use crate::route::masque::{Asked, asked};
+use crate::route::{self, Routed, Unrouted};
+use crate::secure::{self, SecuredQuic};
+use crate::tunnel::masque::wire;
+use crate::tunnel::masque::{Datagrams, Exchange, pass_bytes, pass_datagrams, relay_bytes, relay_datagrams};
+use crate::types::Secret;
+use crate::upstream;
+
+/// What the requests of one connection share.
+#[derive(Clone)]
+struct Shared {
+    connection: quinn::Connection,
+    conversation: Arc<Conversation>,
+    datagrams: Arc<Datagrams>,
+}
+
+impl Gateway {
+    /// Takes a QUIC connection from its first packet to its end. Never fails: what goes wrong ends it, with a reason.
+    pub async fn serve_quic(self: Arc<Self>, arriving: Arriving) {
+        let facts = arriving.facts().clone();
+        let plan = self.plan.load_full();
+        let arrived = timeout(plan.config.limits.handshake_timeout, secure::quic_handshake(arriving));
+        let reason = match Box::pin(arrived).await {
+            Ok(Ok(secured)) => return Box::pin(self.converse_h3(secured, plan)).await,
+            Ok(Err(reason)) => reason,
+            Err(_) => CloseReason::Timeout,
+        };
+        self.grants.watch().counters().closed(reason);
+        tell!(
+            observe::level_of(reason),
+            reason = reason.code(),
+            client = %facts.client,
+            local = %facts.local,
+            listener = &*facts.listener,
+            "QUIC connection closed before its first request"
+        );
+    }
+
+    /// Answers the connection's requests, each in a task of its own, until it ends.
+    async fn converse_h3(self: Arc<Self>, secured: SecuredQuic, plan: Arc<Plan>) {
+        let (connection, facts, tls, _permit) = secured.into_parts();
+        let shared = Shared {
+            connection: connection.clone(),
+            conversation: Arc::new(Conversation::new(facts, tls, self.grants.watch().clone())),
+            datagrams: Datagrams::new(connection.clone()),
+        };
+        self.tasks.spawn(shared.datagrams.clone().run());
+        let ended = self.requests(&shared, &plan).await;
+        connection.close(VarInt::from_u32(Code::H3_NO_ERROR.value() as u32), b"");
+        shared.conversation.log(shared.conversation.end().unwrap_or(ended));
+    }
+
+    async fn requests(self: &Arc<Self>, shared: &Shared, plan: &Plan) -> CloseReason {
+        let mut builder = h3::server::builder();
+        builder
+            .max_field_section_size(HEAD_MAX)
+            .enable_extended_connect(true)
+            .enable_datagram(true)
+            .send_grease(false);
+        let wire = wire::Connection::new(shared.connection.clone());
+        let mut http = match timeout(plan.config.limits.head_timeout, builder.build(wire)).await {
+            Ok(Ok(http)) => http,
+            Ok(Err(_)) => return CloseReason::ClientClosed,
+            Err(_) => return CloseReason::Timeout,
+        };
+        let (open, mut count) = watch::channel(0_usize);
+        let draining = self.lifecycle().draining();
+        loop {
+            let idle = match *count.borrow_and_update() {
+                0 if draining.is_cancelled() => Some(LAST_WORDS),
+                0 => Some(plan.config.limits.head_timeout),
+                _ => None,
+            };
+            tokio::select! {
+                accepted = http.accept() => match accepted {
+                    Ok(Some(resolver)) => {
+                        let request = self.clone().request(resolver, shared.clone(), Open::new(open.clone()));
+                        self.tasks.spawn(request);
+                    }
+                    Ok(None) => return CloseReason::Completed,
+                    Err(error) if error.is_h3_no_error() => return CloseReason::Completed,
+                    Err(_) => return CloseReason::ClientClosed,
+                },
+                // A sender is held here: this ends with no error.
+                _ = count.changed() => {}
+                () = async { sleep(idle.unwrap_or_default()).await }, if idle.is_some() => return CloseReason::Completed,
+                () = draining.cancelled(), if !draining.is_cancelled() => {}
+            }
+        }
+    }
+
+    /// One request, from its head to its last byte.
+    async fn request(self: Arc<Self>, resolver: RequestResolver<wire::Connection, Bytes>, shared: Shared, _open: Open) {
+        let limit = self.plan().config.limits.head_timeout;
+        // What cannot be read as a request was answered by the library, with an error of the stream.
+        let Ok(Ok((request, exchange))) = timeout(limit, resolver.resolve_request()).await else {
+            return;
+        };
+        let protocol = request.extensions().get::<Protocol>().map(Protocol::as_str);
+        let Some(asked) = asked(request.method(), request.uri(), protocol) else {
+            return self.page(&request, exchange, &shared).await;
+        };
+        shared.conversation.note_request(false);
+        match self.admit_stream(&request, &shared.conversation) {
+            Ok(granted) => match asked {
+                Asked::Session => tell_the_end(exchange, &granted, &shared.connection).await,
+                Asked::Bytes(name) => self.bytes(exchange, &granted, name, &shared).await,
+                Asked::Datagrams(name) => self.datagrams(exchange, &granted, name, &shared).await,
+            },
+            Err(denied) => match self.sister(Kind::Quic, fleet::Kind::Stream, &denied, &shared.conversation.facts) {
+                Some(sister) => self.carry(exchange, sister, &request, (asked, &denied), &shared).await,
+                None => refuse(exchange, &denied, &shared.conversation).await,
+            },
+        }
+    }
+
+    /// Passes a stream on to the node that has its grant, which answers it.
+    async fn carry(
+        &self,
+        mut exchange: Exchange,
+        sister: Sister,
+        request: &Request<()>,
+        (asked, denied): (Asked<'_>, &Denied),
+        shared: &Shared,
+    ) {
+        let (way, name) = match asked {
+            Asked::Session => (Way::Session, None),
+            Asked::Bytes(name) => (Way::Bytes, name),
+            Asked::Datagrams(name) => (Way::Datagrams, name),
+        };
+        let call = Call {
+            way,
+            name: name.map(str::to_owned),
+            token: Secret::new(bearer(request.headers()).unwrap_or_default()),
+        };
+        let Some(mut owner) = sister.reach(&[]).await else {
+            return refuse(exchange, denied, &shared.conversation).await;
+        };
+        let answered = async {
+            call.write(&mut owner).await?;
+            Reply::read(&mut owner).await
+        };
+        match timeout(OWNER, answered).await {
+            Ok(Ok(Reply::Admitted)) => {}
+            Ok(Ok(Reply::Unreachable)) => return send(exchange, answer::refused(Refusal::TargetUnreachable)).await,
+            Ok(Ok(Reply::Refused) | Err(_)) | Err(_) => return send(exchange, answer::refused(denied.reason)).await,
+        }
+        let mut head = Response::new(());
+        if way == Way::Datagrams {
+            head.headers_mut()
+                .insert(CAPSULE_PROTOCOL, HeaderValue::from_static("?1"));
+        }
+        if exchange.send_response(head).await.is_err() {
+            return;
+        }
+        let reason = match way {
+            Way::Datagrams => pass_datagrams(exchange, &shared.datagrams, &mut owner).await,
+            Way::Bytes | Way::Session => pass_bytes(exchange, &mut owner).await,
+        };
+        tracing::debug!(reason = reason.code(), client = %shared.connection.remote_address(), "carried QUIC stream closed");
+    }
+
+    /// What anyone may see.
+    async fn page(&self, request: &Request<()>, exchange: Exchange, shared: &Shared) {
+        let routed = route::route(request.method(), request.uri());
+        shared.conversation.note_request(routed == Ok(Routed::Health));
+        let response = match routed {
+            Ok(Routed::Health) => answer::health(self.lifecycle().is_in_service(), request.method()),
+            Ok(Routed::Portal) => answer::portal(request.method(), request.uri().authority(), None),
+            Ok(
+                Routed::Control
+                | Routed::Tunnel { .. }
+                | Routed::Resume { .. }
+                | Routed::Blast { .. }
+                | Routed::Mark(_),
+            )
+            | Err(Unrouted::NotFound) => answer::not_found(),
+            Err(Unrouted::MethodNotAllowed { allow }) => answer::method_not_allowed(allow),
+        };
+        send(exchange, response).await;
+    }
+
+    /// Step 6: is there a live grant of this node behind the token?
+    fn admit_stream(&self, request: &Request<()>, conversation: &Conversation) -> Result<Granted, Denied> {
+        let token = bearer(request.headers())?;
+        let granted = self.grants.admit(token, Secondary::Quic, clock::now())?;
+        conversation.belongs_to(granted.grant().id());
+        Ok(granted)
+    }
+
+    /// Step 7 for bytes: the desktop is dialled, the request answered, and both are joined.
+    async fn bytes(&self, mut exchange: Exchange, granted: &Granted, name: Option<&str>, shared: &Shared) {
+        let Some(route) = named(granted, name) else {
+            return refuse(exchange, &not_announced(granted), &shared.conversation).await;
+        };
+        let dialled = tokio::select! {
+            dialled = upstream::dial(route.target(), DIAL) => dialled,
+            () = route.ended() => return refuse(exchange, &gone(granted), &shared.conversation).await,
+        };
+        let desktop = match dialled {
+            Ok(desktop) => desktop,
+            Err(fault) => return unreachable(exchange, granted, &route, fault, &shared.conversation).await,
+        };
+        if exchange.send_response(Response::new(())).await.is_err() {
+            return;
+        }
+        let reason = relay_bytes(exchange, desktop, granted, &route).await;
+        log_stream("bytes", granted, &route, reason, shared);
+    }
+
+    /// Step 7 for datagrams.
+    async fn datagrams(&self, mut exchange: Exchange, granted: &Granted, name: Option<&str>, shared: &Shared) {
+        let Some(route) = named(granted, name) else {
+            return refuse(exchange, &not_announced(granted), &shared.conversation).await;
+        };
+        let desktop = match upstream::dial_datagrams(route.target(), DIAL).await {
+            Ok(desktop) => desktop,
+            Err(fault) => return unreachable(exchange, granted, &route, fault, &shared.conversation).await,
+        };
+        let mut head = Response::new(());
+        head.headers_mut()
+            .insert(CAPSULE_PROTOCOL, HeaderValue::from_static("?1"));
+        if exchange.send_response(head).await.is_err() {
+            return;
+        }
+        let idle = self.plan().config.udp.idle;
+        let reason = relay_datagrams(exchange, &shared.datagrams, desktop, granted, &route, idle).await;
+        log_stream("datagrams", granted, &route, reason, shared);
+    }
+}
+
+/// The token of a request.
+fn bearer(headers: &HeaderMap) -> Result<&str, Denied> {
+    let denied = |reason| Denied {
+        reason,
+        owner: None,
+        session: None,
+    };
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let Some(value) = values.next() else {
+        return Err(denied(Refusal::NoToken));
+    };
+    let text = value.to_str().ok().and_then(|text| {
+        let (scheme, token) = text.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
+    });
+    match (text, values.next()) {
+        (Some(token), None) => Ok(token),
+        _ => Err(denied(Refusal::Malformed)),
+    }
+}
+
+fn named(granted: &Granted, name: Option<&str>) -> Option<Arc<Route>> {
+    granted.grant().route_named(name?)
+}
+
+fn not_announced(granted: &Granted) -> Denied {
+    Denied {
+        reason: Refusal::NotAnnounced,
+        owner: None,
+        session: Some(granted.grant().id()),
+    }
+}
+
+fn gone(granted: &Granted) -> Denied {
+    Denied {
+        reason: Refusal::Revoked,
+        owner: None,
+        session: Some(granted.grant().id()),
+    }
+}
+
+/// Keeps the stream open for as long as the session lives, and then says why it ended.
+async fn tell_the_end(mut exchange: Exchange, granted: &Granted, connection: &quinn::Connection) {
+    let mut head = Response::new(());
+    head.headers_mut()
+        .insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    if exchange.send_response(head).await.is_err() {
+        return;
+    }
+    tokio::select! {
+        reason = granted.grant().revoked() => {
+            let words = Bytes::from_static(reason.words().as_bytes());
+            // A client that has gone meanwhile knows.
+            if exchange.send_data(words).await.is_ok() {
+                let _ = exchange.finish().await;
+            }
+        }
+        _ = connection.closed() => {}
+    }
+}
+
+/// Nothing was dialled: says so to the log in full, to the client hardly anything.
+async fn refuse(exchange: Exchange, denied: &Denied, conversation: &Conversation) {
+    Gateway::note_refusal(Kind::Quic, denied, conversation);
+    send(exchange, answer::refused(denied.reason)).await;
+}
+
+/// The session may, but the desktop does not answer: the one thing that its client is told.
+async fn unreachable(
+    exchange: Exchange,
+    granted: &Granted,
+    route: &Route,
+    fault: upstream::DialFault,
+    conversation: &Conversation,
+) {
+    tracing::info!(
+        reason = Refusal::TargetUnreachable.code(),
+        cause = fault.code(),
+        session = %granted.grant().id(),
+        route = route.port_name(),
+        client = %conversation.facts.client,
+        step = "upstream",
+        "stream refused: {fault}"
+    );
+    let mut response = answer::text(StatusCode::BAD_GATEWAY, "");
+    *response.body_mut() = answer::whole(Bytes::from(format!("{fault}\n")));
+    send(exchange, response).await;
+}
+
+fn log_stream(kind: &'static str, granted: &Granted, route: &Route, reason: CloseReason, shared: &Shared) {
+    tell!(
+        observe::level_of(reason),
+        reason = reason.code(),
+        kind,
+        session = %granted.grant().id(),
+        route = route.port_name(),
+        client = %shared.connection.remote_address(),
+        listener = &*shared.conversation.facts.listener,
+        "QUIC stream closed"
+    );
+}
+
+/// Sends an answer whole, and ends the stream.
+async fn send<B>(mut exchange: Exchange, mut response: Response<B>)
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    // HTTP/3 has no such field; its connections end by themselves.
+    response.headers_mut().remove(CONNECTION);
+    let (head, body) = response.into_parts();
+    let sent = async {
+        exchange.send_response(Response::from_parts(head, ())).await?;
+        if let Ok(body) = body.collect().await.map(http_body_util::Collected::to_bytes)
+            && !body.is_empty()
+        {
+            exchange.send_data(body).await?;
+        }
+        exchange.finish().await
+    };
+    // A client that does not read its answer has no use for it; one that sends on is told that nobody reads.
+    let _ = timeout(ANSWER, sent).await;
+    exchange.stop_sending(Code::H3_NO_ERROR);
+}
+
+/// An open request of a connection.
+struct Open(watch::Sender<usize>);
+
+impl Open {
+    fn new(count: watch::Sender<usize>) -> Self {
+        count.send_modify(|open| *open += 1);
+        Self(count)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.send_modify(|open| *open -= 1);
+    }
+}
+
+const CAPSULE_PROTOCOL: HeaderName = HeaderName::from_static("capsule-protocol");
+/// The largest request head, with its fields as HTTP/3 counts them.
+const HEAD_MAX: u64 = 32 * 1024;
+/// For a desktop to accept.
+const DIAL: Duration = Duration::from_secs(10);
+/// The owner of a grant dials the desktop before it answers.
+const OWNER: Duration = Duration::from_secs(15);
+/// For a client to read an answer.
+const ANSWER: Duration = Duration::from_secs(10);
+/// What an idle connection has to ask for when the node drains.
+const LAST_WORDS: Duration = Duration::from_millis(200);
