@@ -11,19 +11,27 @@ use std::thread::JoinHandle;
 
 use axum::extract::{Path as UrlPath, State};
 use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
 use axum::routing::{delete, get, put};
 use axum::{Json, Router};
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
+use crate::fault::Refusal;
 use crate::gateway::Gateway;
 use crate::grant::Grant;
+use crate::observe::{Kind, exposition};
 use crate::types::SessionId;
 
 pub mod api;
+mod metrics;
 
-use api::{Launched, NodeStatus, Problem, Quiesce, Session, SessionList};
+use api::{
+    External, ExternalList, Finding, FindingList, Launched, NodeStatus, Problem, Quiesce, RefusalCount, RefusalList,
+    Session, SessionList,
+};
 
 /// The running admin side; ends when dropped.
 #[derive(Debug)]
@@ -101,6 +109,10 @@ fn router(gateway: Arc<Gateway>) -> Router {
         .route("/api/v1/node/quiesce", put(quiesce))
         .route("/api/v1/sessions", get(sessions))
         .route("/api/v1/sessions/{id}", delete(kill))
+        .route("/api/v1/refusals", get(refusals))
+        .route("/api/v1/findings", get(findings))
+        .route("/api/v1/external", get(external))
+        .route("/metrics", get(prometheus))
         .with_state(gateway)
 }
 
@@ -146,6 +158,61 @@ async fn kill(
         let detail = format!("No live session {id}. `portcullis sessions list` shows those there are.");
         Err((StatusCode::NOT_FOUND, Json(Problem { detail })))
     }
+}
+
+async fn refusals(State(gateway): State<Arc<Gateway>>) -> Json<RefusalList> {
+    let counters = gateway.grants().watch().counters();
+    let pairs = Kind::ALL
+        .into_iter()
+        .flat_map(|kind| Refusal::ALL.map(|reason| (kind, reason)));
+    let counts = pairs.map(|(kind, reason)| RefusalCount {
+        reason: reason.code().to_owned(),
+        secondary: kind.code().to_owned(),
+        count: counters.refusals(kind, reason),
+        words: reason.words().to_owned(),
+    });
+    Json(RefusalList {
+        refusals: counts.filter(|of_reason| of_reason.count > 0).collect(),
+    })
+}
+
+async fn findings(State(gateway): State<Arc<Gateway>>) -> Json<FindingList> {
+    let moment = Moment::now();
+    let found = gateway.grants().watch().findings(moment.now);
+    let told = found.into_iter().map(|finding| Finding {
+        code: finding.cause.code().to_owned(),
+        holds: finding.holds,
+        since: moment.wall_of(finding.since),
+        last: moment.wall_of(finding.last),
+        count: finding.count,
+        words: finding.words,
+    });
+    Json(FindingList {
+        findings: told.collect(),
+    })
+}
+
+async fn external(State(gateway): State<Arc<Gateway>>) -> Json<ExternalList> {
+    let asked = gateway.external();
+    let told = asked.findings.iter().map(|finding| External {
+        setting: finding.setting.to_owned(),
+        address: finding.address.clone(),
+        good: finding.outcome.is_good(),
+        outcome: finding.outcome.code().to_owned(),
+        asked: format!("{:.0}", finding.asked),
+        words: finding.outcome.to_string(),
+        remedy: finding.outcome.remedy().to_owned(),
+    });
+    Json(ExternalList {
+        external: told.collect(),
+    })
+}
+
+async fn prometheus(State(gateway): State<Arc<Gateway>>) -> impl IntoResponse {
+    (
+        [(CONTENT_TYPE, exposition::CONTENT_TYPE)],
+        metrics::exposition(&gateway),
+    )
 }
 
 fn status(gateway: &Gateway) -> NodeStatus {

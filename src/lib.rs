@@ -26,6 +26,7 @@ pub mod clock;
 pub mod config;
 pub mod control;
 pub mod fault;
+pub mod fleet;
 pub mod gateway;
 pub mod grant;
 pub mod inspect;

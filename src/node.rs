@@ -22,15 +22,21 @@ use crate::control::Control;
 use crate::fault::CloseReason;
 use crate::gateway::Gateway;
 use crate::grant::Store;
+use crate::listen::udp::Shared;
 use crate::listen::{BindFault, Caps, accept_loop};
-use crate::secure::{LoadFault, Tickets};
+use crate::secure::{LoadFault, MutualFault, Tickets};
+use crate::tunnel::flow;
 use crate::tunnel::https::Registry;
+use crate::upstream::AgentFault;
 
+mod endpoints;
 mod plan;
 mod sockets;
 pub mod workers;
 
-use sockets::{Change, Service, Sockets};
+use endpoints::{Added, Endpoints};
+pub use sockets::Service;
+use sockets::{Change, Datagrams, Socket, Sockets};
 use workers::Workers;
 
 /// A running node.
@@ -38,6 +44,7 @@ use workers::Workers;
 pub struct Node {
     gateway: Arc<Gateway>,
     sockets: Mutex<Sockets>,
+    endpoints: Mutex<Endpoints>,
     workers: Workers,
     tickets: Tickets,
     stopping: CancellationToken,
@@ -65,6 +72,7 @@ impl Node {
         let caps = Caps::new(&config.limits);
         let plan = plan::draw(config, &tickets)?;
         let change = Sockets::default().prepare(&plan.config)?;
+        let added = Endpoints::default().prepare(&plan.config, |address| change.bound_at(address))?;
         let workers = Workers::start(plan.config.node.workers).map_err(StartFault::Workers)?;
         let socket = plan.config.node.admin_socket.clone();
         let gateway = Arc::new(Gateway::new(
@@ -80,13 +88,19 @@ impl Node {
         let node = Self {
             gateway,
             sockets: Mutex::default(),
+            endpoints: Mutex::default(),
             workers,
             tickets,
             stopping,
             _admin: admin,
         };
-        node.accept_from(change).map_err(StartFault::Descriptors)?;
+        node.accept_from(change, added).map_err(StartFault::Descriptors)?;
+        node.gateway.control_channel().set_rdp_addresses(node.rdp_addresses());
         node.gateway.lifecycle().serve();
+        let (gateway, stop) = (node.gateway.clone(), node.stopping.clone());
+        node.workers.tasks().spawn(async move {
+            stop.run_until_cancelled(gateway.watch_external()).await;
+        });
         Ok(node)
     }
 
@@ -101,10 +115,18 @@ impl Node {
             return Err(StartFault::NeedsRestart(fixed));
         }
         let plan = plan::draw(config, &self.tickets)?;
-        let change = self.sockets.lock().prepare(&plan.config)?;
+        let (change, added) = {
+            let sockets = self.sockets.lock();
+            let change = sockets.prepare(&plan.config)?;
+            let bound = |address| sockets.bound_at(address).unwrap_or_else(|| change.bound_at(address));
+            let added = self.endpoints.lock().prepare(&plan.config, bound)?;
+            (change, added)
+        };
         self.gateway.control_channel().put_in_force(&plan.config);
         self.gateway.put_in_force(plan);
-        self.accept_from(change).map_err(StartFault::Descriptors)
+        let accepted = self.accept_from(change, added).map_err(StartFault::Descriptors);
+        self.gateway.control_channel().set_rdp_addresses(self.rdp_addresses());
+        accepted
     }
 
     /// What runs on it.
@@ -112,14 +134,24 @@ impl Node {
         &self.gateway
     }
 
-    /// The addresses on which clients are served, as bound.
-    pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.sockets.lock().addresses(true)
+    /// What is served on which addresses, as bound.
+    pub fn bound(&self) -> Vec<(Service, SocketAddr)> {
+        self.sockets.lock().bound()
     }
 
-    /// The addresses on which the plain health check is answered, as bound.
-    pub fn health_addresses(&self) -> Vec<SocketAddr> {
-        self.sockets.lock().addresses(false)
+    /// The addresses on which clients are served, as bound.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.addresses_of(|service| matches!(service, Service::Clients(_)))
+    }
+
+    /// The addresses on which RDP is served, as bound.
+    pub fn rdp_addresses(&self) -> Vec<SocketAddr> {
+        self.addresses_of(|service| *service == Service::Rdp)
+    }
+
+    fn addresses_of(&self, serves: impl Fn(&Service) -> bool) -> Vec<SocketAddr> {
+        let served = |(service, address)| serves(&service).then_some(address);
+        self.bound().into_iter().filter_map(served).collect()
     }
 
     /// Ends what is over, once a second, for as long as it is polled. Cancel-safe.
@@ -132,7 +164,7 @@ impl Node {
         }
     }
 
-    /// Drains: health 503 first, no new sessions, tunnels until the grace period is over; says what is still open.
+    /// Drains: health 503 first, no new sessions, secondaries until the grace period is over; says what is still open.
     ///
     /// Cancel-safe: dropped, it leaves the node draining.
     pub async fn drain(&self) {
@@ -141,7 +173,7 @@ impl Node {
         tracing::info!(grace_seconds = grace.as_secs(), "draining");
         self.gateway.lifecycle().drain();
         let mut reports = interval(STILL_OPEN);
-        while !self.gateway.tunnels().is_empty() && Instant::now() < deadline {
+        while self.gateway.is_in_use() && Instant::now() < deadline {
             tokio::select! {
                 _ = reports.tick() => self.report_what_is_open(deadline),
                 () = tokio::time::sleep(A_MOMENT) => {}
@@ -153,6 +185,7 @@ impl Node {
     /// Ends the node: what is still open has a moment for its last words, then it is cut.
     pub async fn stop(self) {
         self.sockets.lock().close();
+        self.endpoints.lock().close();
         self.stopping.cancel();
         let remains = self.workers.shutdown(GOODBYE).await;
         if remains.cut > 0 {
@@ -161,32 +194,53 @@ impl Node {
     }
 
     /// Puts a change of sockets in force.
-    fn accept_from(&self, change: Change) -> io::Result<()> {
-        self.sockets.lock().apply(change, |address, socket| {
-            let (gateway, tasks) = (self.gateway.clone(), self.workers.tasks().clone());
-            let (caps, stop) = (gateway.caps().clone(), socket.stop.clone());
-            let listener = socket.listener.try_clone()?;
-            let (name, is_health) = match &socket.service {
-                Service::Clients(name) => (name.clone(), false),
-                Service::Health => ("health".into(), true),
+    fn accept_from(&self, change: Change, added: Added) -> io::Result<()> {
+        let plan = self.gateway.plan();
+        let quic = (self.endpoints.lock()).apply(added, &plan, &self.gateway, self.workers.tasks());
+        let accept = |address, socket: &Socket| self.accept(address, socket);
+        quic.and(
+            self.sockets
+                .lock()
+                .apply(change, accept, |datagrams| self.read(datagrams)),
+        )
+    }
+
+    /// Begins to accept connections from a socket.
+    fn accept(&self, address: SocketAddr, socket: &Socket) -> io::Result<()> {
+        let (gateway, tasks) = (self.gateway.clone(), self.workers.tasks().clone());
+        let (caps, stop) = (gateway.caps().clone(), socket.stop.clone());
+        let listener = socket.listener.try_clone()?;
+        let service = socket.service.clone();
+        let name = service.name();
+        let connections = tasks.clone();
+        tasks.spawn(async move {
+            let listener = match TcpListener::from_std(listener) {
+                Ok(listener) => listener,
+                Err(fault) => return tracing::error!(%address, %fault, "listener lost"),
             };
-            let connections = tasks.clone();
-            tasks.spawn(async move {
-                let listener = match TcpListener::from_std(listener) {
-                    Ok(listener) => listener,
-                    Err(fault) => return tracing::error!(%address, %fault, "listener lost"),
-                };
-                let serve = move |incoming| {
-                    if is_health {
-                        connections.spawn(gateway.clone().serve_health(incoming));
-                    } else {
-                        connections.spawn(gateway.clone().serve(incoming, address));
-                    }
-                };
-                accept_loop(listener, name, caps, serve, stop).await;
-            });
-            Ok(())
-        })
+            let serve = move |incoming| match &service {
+                Service::Clients(_) => connections.spawn(gateway.clone().serve(incoming, address)),
+                Service::Rdp => connections.spawn(gateway.clone().serve_rdp(incoming)),
+                Service::Health => connections.spawn(gateway.clone().serve_health(incoming)),
+                Service::Peers => connections.spawn(gateway.clone().serve_peer(incoming)),
+                Service::Pcoip => connections.spawn(gateway.clone().serve_pcoip(incoming)),
+            };
+            accept_loop(listener, name, caps, serve, stop).await;
+        });
+        Ok(())
+    }
+
+    /// Begins to read datagrams from a socket.
+    fn read(&self, datagrams: &Datagrams) -> io::Result<()> {
+        let (flows, port, stop) = (self.gateway.flows().clone(), datagrams.port, datagrams.stop.clone());
+        let socket = datagrams.socket.try_clone()?;
+        self.workers.tasks().spawn(async move {
+            match Shared::new(socket) {
+                Ok(socket) => flow::Door::new(socket, flows, port).run(stop).await,
+                Err(fault) => tracing::error!(%port, %fault, "socket for datagrams lost"),
+            }
+        });
+        Ok(())
     }
 
     fn report_what_is_open(&self, deadline: Instant) {
@@ -225,9 +279,15 @@ pub enum StartFault {
     /// Certificates.
     #[error("{}", lines(.0))]
     Certificates(Vec<LoadFault>),
+    /// The certificate or authority of the fleet.
+    #[error("{}", lines(.0))]
+    Fleet(Vec<MutualFault>),
     /// Addresses.
     #[error("{}", lines(.0))]
     Bind(Vec<BindFault>),
+    /// The desktops' agents.
+    #[error("{}", lines(.0))]
+    Agents(Vec<AgentFault>),
     /// What the directory kept.
     #[error(transparent)]
     Directory(#[from] StateFault),
@@ -253,9 +313,21 @@ pub enum StartFault {
     NeedsRestart(Vec<&'static str>),
 }
 
+impl From<Vec<MutualFault>> for StartFault {
+    fn from(faults: Vec<MutualFault>) -> Self {
+        Self::Fleet(faults)
+    }
+}
+
 impl From<Vec<BindFault>> for StartFault {
     fn from(faults: Vec<BindFault>) -> Self {
         Self::Bind(faults)
+    }
+}
+
+impl From<Vec<AgentFault>> for StartFault {
+    fn from(faults: Vec<AgentFault>) -> Self {
+        Self::Agents(faults)
     }
 }
 

@@ -73,6 +73,76 @@ pub struct Launched {
     pub protocol: String,
 }
 
+/// Secondary connections that were turned away since the node started: `GET /api/v1/refusals`.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct RefusalList {
+    /// One for each secondary and reason that occurred.
+    pub refusals: Vec<RefusalCount>,
+}
+
+/// How often a secondary was turned away for a reason.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct RefusalCount {
+    /// The code, as it stands in the log.
+    pub reason: String,
+    /// Of which secondary: `tunnel`, `blast`, `pcoip`, `quic`, `rdp` or `udp`.
+    pub secondary: String,
+    /// How often.
+    pub count: u64,
+    /// What the reason means.
+    pub words: String,
+}
+
+/// What the node finds wrong around it: `GET /api/v1/findings`.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct FindingList {
+    /// Those that hold first, the latest first; then those that held.
+    pub findings: Vec<Finding>,
+}
+
+/// Something wrong around the node.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct Finding {
+    /// The code, as it stands in the log.
+    pub code: String,
+    /// Whether it holds.
+    pub holds: bool,
+    /// When it began (ISO 8601, UTC).
+    pub since: String,
+    /// When it was last seen (ISO 8601, UTC).
+    pub last: String,
+    /// How often it was seen since it began.
+    pub count: u64,
+    /// The cause and the remedy.
+    pub words: String,
+}
+
+/// Where the external addresses lead: `GET /api/v1/external`.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct ExternalList {
+    /// One for each that is configured, as it was when it was last asked.
+    pub external: Vec<External>,
+}
+
+/// Where one external address leads.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct External {
+    /// The setting, such as `blast.external_url`.
+    pub setting: String,
+    /// The address as clients are told it.
+    pub address: String,
+    /// Whether nothing speaks against it.
+    pub good: bool,
+    /// The code, as it stands in the log.
+    pub outcome: String,
+    /// When it was asked (ISO 8601, UTC).
+    pub asked: String,
+    /// What was there.
+    pub words: String,
+    /// What to do; empty if it is good.
+    pub remedy: String,
+}
+
 /// Why a call was refused.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Problem {

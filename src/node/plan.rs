@@ -5,8 +5,11 @@ use std::sync::Arc;
 
 use crate::clock;
 use crate::config::Config;
-use crate::gateway::{Door, Plan};
-use crate::secure::{Certificates, LoadFault, Tickets, server_config};
+use crate::fleet::Fleet;
+use crate::gateway::{Door, PcoipDoor, Plan};
+use crate::secure::{Certificates, LoadFault, Tickets, quic_config, server_config};
+
+use crate::upstream::Agents;
 
 use super::StartFault;
 
@@ -19,19 +22,26 @@ pub(super) fn draw(config: Config, tickets: &Tickets) -> Result<Plan, StartFault
     let mut doors = HashMap::new();
     let mut faults: Vec<LoadFault> = Vec::new();
     for listener in config.listeners.values() {
-        match Certificates::load(&config, listener, clock::wall()) {
+        match Certificates::load(&config, &listener.certificates, clock::wall()) {
             Ok(certificates) => {
                 for warning in certificates.warnings() {
                     tracing::warn!(certificate = %warning.certificate, "{warning}");
                 }
                 let balancers: Arc<[_]> = listener.balancers.clone().into();
-                let tls = server_config(Arc::new(certificates), tickets)?;
+                let certificates = Arc::new(certificates);
+                let tls = server_config(certificates.clone(), tickets)?;
+                let quic = listener
+                    .udp
+                    .then(|| quic_config(certificates.clone(), tickets, config.tunnel.lost_contact))
+                    .transpose()?;
                 for address in &listener.bind {
                     doors.insert(
                         *address,
                         Door {
                             balancers: balancers.clone(),
                             tls: tls.clone(),
+                            quic: quic.clone(),
+                            certificates: certificates.clone(),
                         },
                     );
                 }
@@ -45,9 +55,49 @@ pub(super) fn draw(config: Config, tickets: &Tickets) -> Result<Plan, StartFault
             ),
         }
     }
-    if faults.is_empty() {
-        Ok(Plan { config, doors })
-    } else {
-        Err(StartFault::Certificates(faults))
+    let pcoip = draw_pcoip(&config, tickets, &mut faults)?;
+    if !faults.is_empty() {
+        return Err(StartFault::Certificates(faults));
     }
+    let fleet = Fleet::load(&config, clock::wall())?.map(Arc::new);
+    let agents = Agents::load(&config)?;
+    Ok(Plan {
+        config,
+        doors,
+        fleet,
+        agents,
+        pcoip,
+    })
+}
+
+/// The port of PCoIP, if it is configured.
+fn draw_pcoip(
+    config: &Config,
+    tickets: &Tickets,
+    faults: &mut Vec<LoadFault>,
+) -> Result<Option<PcoipDoor>, StartFault> {
+    let pcoip = &config.pcoip;
+    if pcoip.bind.is_empty() {
+        return Ok(None);
+    }
+    let mut tls = None;
+    if pcoip.terminates_tls {
+        match Certificates::load(config, &pcoip.certificates, clock::wall()) {
+            Ok(certificates) => {
+                let mut server = (*server_config(Arc::new(certificates), tickets)?).clone();
+                // What is spoken within is no HTTP.
+                server.alpn_protocols.clear();
+                tls = Some(Arc::new(server));
+            }
+            Err(of_pcoip) => {
+                let told: Vec<_> = of_pcoip.into_iter().filter(|fault| !faults.contains(fault)).collect();
+                faults.extend(told);
+                return Ok(None);
+            }
+        }
+    }
+    Ok(Some(PcoipDoor {
+        balancers: pcoip.balancers.clone().into(),
+        tls,
+    }))
 }

@@ -3,21 +3,50 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
+use crate::listen::udp::bind_udp;
 use crate::listen::{BindFault, bind};
+use crate::tunnel::flow::Port;
 
 /// What is served on a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Service {
+pub enum Service {
     /// TLS clients, under this listener's name.
     Clients(Arc<str>),
+    /// RDP clients that know no gateway.
+    Rdp,
     /// Plain health checks.
     Health,
+    /// Other nodes of the fleet.
+    Peers,
+    /// PCoIP clients.
+    Pcoip,
+}
+
+impl Service {
+    /// The name of the listener in logs.
+    pub fn name(&self) -> Arc<str> {
+        match self {
+            Self::Clients(name) => name.clone(),
+            Self::Rdp => "rdp".into(),
+            Self::Health => "health".into(),
+            Self::Peers => "fleet".into(),
+            Self::Pcoip => "pcoip".into(),
+        }
+    }
+
+    /// What comes over UDP to the same address, if that is served.
+    fn port(&self) -> Port {
+        match self {
+            Self::Clients(_) | Self::Rdp | Self::Health | Self::Peers => Port::Listener,
+            Self::Pcoip => Port::Pcoip,
+        }
+    }
 }
 
 /// A bound socket with the loops that accept from it.
@@ -26,6 +55,17 @@ pub(super) struct Socket {
     pub(super) service: Service,
     pub(super) listener: TcpListener,
     /// Stops its loops; the socket and its backlog stay.
+    pub(super) stop: CancellationToken,
+    /// The same address over UDP.
+    datagrams: Option<Datagrams>,
+}
+
+/// A bound UDP socket with whoever reads from it.
+#[derive(Debug)]
+pub(super) struct Datagrams {
+    pub(super) port: Port,
+    pub(super) socket: UdpSocket,
+    /// Stops whoever reads, and ends the flows that came in here.
     pub(super) stop: CancellationToken,
 }
 
@@ -36,8 +76,24 @@ pub(super) struct Sockets(BTreeMap<SocketAddr, Socket>);
 /// What a reload changes; bound, but not yet in force.
 #[derive(Debug)]
 pub(super) struct Change {
-    wanted: BTreeMap<SocketAddr, Service>,
+    wanted: BTreeMap<SocketAddr, Wanted>,
     bound: BTreeMap<SocketAddr, TcpListener>,
+    datagrams: BTreeMap<SocketAddr, UdpSocket>,
+}
+
+/// What a configuration wants of an address.
+#[derive(Debug)]
+struct Wanted {
+    service: Service,
+    udp: bool,
+}
+
+impl Change {
+    /// The real address of a socket that comes; an address that is none of them is taken as it is.
+    pub(super) fn bound_at(&self, address: SocketAddr) -> SocketAddr {
+        let real = self.bound.get(&address).and_then(|listener| listener.local_addr().ok());
+        real.unwrap_or(address)
+    }
 }
 
 impl Sockets {
@@ -54,10 +110,23 @@ impl Sockets {
                 listener
                     .bind
                     .iter()
-                    .map(|address| (*address, Service::Clients(name.clone()))),
+                    // Over UDP, a listener's ports are those of its QUIC endpoints.
+                    .map(|address| (*address, Service::Clients(name.clone()), false))
+                    .map(Wanted::at),
             );
         }
-        wanted.extend(config.health.iter().map(|address| (*address, Service::Health)));
+        let rdp = config.rdp.bind.iter();
+        wanted.extend(rdp.map(|address| Wanted::at((*address, Service::Rdp, false))));
+        wanted.extend(
+            config
+                .health
+                .iter()
+                .map(|address| Wanted::at((*address, Service::Health, false))),
+        );
+        let peers = config.fleet.bind.iter();
+        wanted.extend(peers.map(|address| Wanted::at((*address, Service::Peers, false))));
+        let pcoip = config.pcoip.bind.iter();
+        wanted.extend(pcoip.map(|address| Wanted::at((*address, Service::Pcoip, true))));
 
         let mut bound = BTreeMap::new();
         let mut faults = Vec::new();
@@ -69,14 +138,40 @@ impl Sockets {
                 Err(fault) => faults.push(fault),
             }
         }
+        // The port of the TCP socket, which the system may have chosen.
+        let mut datagrams = BTreeMap::new();
+        for address in wanted
+            .iter()
+            .filter(|(_, wanted)| wanted.udp)
+            .map(|(address, _)| address)
+        {
+            let socket = self.0.get(address);
+            if socket.is_some_and(|socket| socket.datagrams.is_some()) {
+                continue;
+            }
+            let listener = bound.get(address).or(socket.map(|socket| &socket.listener));
+            let Some(real) = listener.and_then(|listener| listener.local_addr().ok()) else {
+                continue;
+            };
+            match bind_udp(real) {
+                Ok(socket) => {
+                    datagrams.insert(*address, socket);
+                }
+                Err(fault) => faults.push(fault),
+            }
+        }
         if faults.is_empty() {
-            Ok(Change { wanted, bound })
+            Ok(Change {
+                wanted,
+                bound,
+                datagrams,
+            })
         } else {
             Err(faults)
         }
     }
 
-    /// Puts a change in force. `start` begins to accept from a socket.
+    /// Puts a change in force. `start` begins to accept from a socket, `read` to read datagrams from one.
     ///
     /// # Errors
     ///
@@ -85,22 +180,29 @@ impl Sockets {
         &mut self,
         change: Change,
         mut start: impl FnMut(SocketAddr, &Socket) -> io::Result<()>,
+        mut read: impl FnMut(&Datagrams) -> io::Result<()>,
     ) -> io::Result<()> {
         let mut outcome = Ok(());
-        let Change { wanted, mut bound } = change;
+        let Change {
+            wanted,
+            mut bound,
+            mut datagrams,
+        } = change;
         self.0.retain(|address, socket| {
             let stays = wanted.contains_key(address);
             if !stays {
-                socket.stop.cancel();
+                socket.close();
             }
             stays
         });
-        for (address, service) in wanted {
+        for (address, Wanted { service, udp }) in wanted {
+            let port = service.port();
             if let Some(listener) = bound.remove(&address) {
                 let socket = Socket {
                     service,
                     listener,
                     stop: CancellationToken::new(),
+                    datagrams: None,
                 };
                 outcome = outcome.and(start(address, &socket));
                 self.0.insert(address, socket);
@@ -112,24 +214,72 @@ impl Sockets {
                 socket.stop = CancellationToken::new();
                 outcome = outcome.and(start(address, socket));
             }
+            if let Some(socket) = self.0.get_mut(&address) {
+                outcome = outcome.and(socket.serve_udp(port, udp, datagrams.remove(&address), &mut read));
+            }
         }
         outcome
+    }
+
+    /// The real address of a socket that is there.
+    pub(super) fn bound_at(&self, address: SocketAddr) -> Option<SocketAddr> {
+        self.0.get(&address)?.listener.local_addr().ok()
     }
 
     /// Closes every socket: whoever comes next finds nobody.
     pub(super) fn close(&mut self) {
         for socket in std::mem::take(&mut self.0).into_values() {
-            socket.stop.cancel();
+            socket.close();
         }
     }
 
-    /// The real addresses of the sockets that serve `clients` or else health checks.
-    pub(super) fn addresses(&self, clients: bool) -> Vec<SocketAddr> {
-        let serves = |socket: &&Socket| matches!(socket.service, Service::Clients(_)) == clients;
-        self.0
-            .values()
-            .filter(serves)
-            .filter_map(|socket| socket.listener.local_addr().ok())
-            .collect()
+    /// The sockets' services, and their real addresses.
+    pub(super) fn bound(&self) -> Vec<(Service, SocketAddr)> {
+        let bound = |socket: &Socket| Some((socket.service.clone(), socket.listener.local_addr().ok()?));
+        self.0.values().filter_map(bound).collect()
+    }
+}
+
+impl Wanted {
+    fn at((address, service, udp): (SocketAddr, Service, bool)) -> (SocketAddr, Self) {
+        (address, Self { service, udp })
+    }
+}
+
+impl Socket {
+    /// Brings its UDP side to what is wanted; what stays is not touched.
+    fn serve_udp(
+        &mut self,
+        port: Port,
+        wanted: bool,
+        bound: Option<UdpSocket>,
+        read: &mut impl FnMut(&Datagrams) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let stays = wanted && self.datagrams.as_ref().is_some_and(|datagrams| datagrams.port == port);
+        if stays {
+            return Ok(());
+        }
+        let open = self.datagrams.take();
+        if let Some(datagrams) = &open {
+            datagrams.stop.cancel();
+        }
+        let Some(socket) = bound.or(open.map(|datagrams| datagrams.socket)).filter(|_| wanted) else {
+            return Ok(());
+        };
+        let datagrams = Datagrams {
+            port,
+            socket,
+            stop: CancellationToken::new(),
+        };
+        let outcome = read(&datagrams);
+        self.datagrams = Some(datagrams);
+        outcome
+    }
+
+    fn close(&self) {
+        self.stop.cancel();
+        if let Some(datagrams) = &self.datagrams {
+            datagrams.stop.cancel();
+        }
     }
 }

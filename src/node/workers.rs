@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::runtime::{Builder, EnterGuard, Handle, Runtime};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
@@ -125,6 +125,11 @@ impl Tasks {
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let task = surviving(Box::pin(task), self.panics.clone());
         self.tracker.spawn_on(task, &self.handle);
+    }
+
+    /// Makes this thread one of the workers' for what begins tasks by itself, until the guard is dropped.
+    pub(super) fn enter(&self) -> EnterGuard<'_> {
+        self.handle.enter()
     }
 
     /// The tracker that a shutdown waits for, for tasks that start tasks of their own.

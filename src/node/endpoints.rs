@@ -1,0 +1,122 @@
+//! The QUIC endpoints of a node, across reloads: open connections stay, handshakes to come follow the new plan.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use super::workers::Tasks;
+use crate::config::Config;
+use crate::gateway::{Gateway, Plan};
+use crate::listen::udp::{Shared, bind_udp};
+use crate::listen::{BindFault, accept_quic, quic_endpoint};
+use crate::tunnel::flow::{Door, Port};
+
+/// All endpoints, by the address under which they are configured.
+#[derive(Debug, Default)]
+pub(super) struct Endpoints(BTreeMap<SocketAddr, Open>);
+
+#[derive(Debug)]
+struct Open {
+    endpoint: quinn::Endpoint,
+    /// Takes in no more clients; those that are here stay.
+    stop: CancellationToken,
+}
+
+/// Sockets that a reload adds; bound, but not yet in force.
+#[derive(Debug)]
+pub(super) struct Added(BTreeMap<SocketAddr, UdpSocket>);
+
+impl Endpoints {
+    /// Binds what `config` wants and is not here yet, each on the port that `bound` says TCP has there.
+    ///
+    /// # Errors
+    ///
+    /// Every address that cannot be bound; nothing has changed then.
+    pub(super) fn prepare(
+        &self,
+        config: &Config,
+        bound: impl Fn(SocketAddr) -> SocketAddr,
+    ) -> Result<Added, Vec<BindFault>> {
+        let listeners = config.listeners.values().filter(|listener| listener.udp);
+        let wanted = listeners.flat_map(|listener| &listener.bind).copied();
+        let mut added = BTreeMap::new();
+        let mut faults = Vec::new();
+        for address in wanted.filter(|address| !self.0.contains_key(address)) {
+            match bind_udp(bound(address)) {
+                Ok(socket) => {
+                    added.insert(address, socket);
+                }
+                Err(fault) => faults.push(fault),
+            }
+        }
+        if faults.is_empty() {
+            Ok(Added(added))
+        } else {
+            Err(faults)
+        }
+    }
+
+    /// Puts the plan in force: endpoints that it does not know take in nobody any more, the others follow it.
+    ///
+    /// # Errors
+    ///
+    /// The system has no descriptor left for an endpoint; everything else is in force.
+    pub(super) fn apply(&mut self, added: Added, plan: &Plan, gateway: &Arc<Gateway>, tasks: &Tasks) -> io::Result<()> {
+        let config_of = |address: &SocketAddr| plan.doors.get(address).and_then(|door| door.quic.clone());
+        self.0.retain(|address, open| match config_of(address) {
+            Some(config) => {
+                open.endpoint.set_server_config(Some(config));
+                true
+            }
+            None => {
+                open.stop.cancel();
+                false
+            }
+        });
+        let mut outcome = Ok(());
+        for (address, socket) in added.0 {
+            let Some(config) = config_of(&address) else { continue };
+            let begun = {
+                let _workers = tasks.enter();
+                // Before QUIC stands the table of flows: Blast's datagrams come to the same port.
+                Shared::new(socket).and_then(|socket| {
+                    let door = Door::new(socket, gateway.flows().clone(), Port::Listener);
+                    quic_endpoint(Arc::new(door), config)
+                })
+            };
+            let endpoint = match begun {
+                Ok(endpoint) => endpoint,
+                Err(fault) => {
+                    outcome = Err(fault);
+                    continue;
+                }
+            };
+            let stop = CancellationToken::new();
+            let serve = {
+                let (gateway, tasks) = (gateway.clone(), tasks.clone());
+                move |arriving| tasks.spawn(gateway.clone().serve_quic(arriving))
+            };
+            let name = name_of(&plan.config, address);
+            let accepting = accept_quic(endpoint.clone(), name, gateway.caps().clone(), serve, stop.clone());
+            tasks.spawn(accepting);
+            self.0.insert(address, Open { endpoint, stop });
+        }
+        outcome
+    }
+
+    /// Takes in nobody any more.
+    pub(super) fn close(&mut self) {
+        for open in std::mem::take(&mut self.0).into_values() {
+            open.stop.cancel();
+        }
+    }
+}
+
+fn name_of(config: &Config, address: SocketAddr) -> Arc<str> {
+    let mut listeners = config.listeners.iter();
+    let found = listeners.find(|(_, listener)| listener.bind.contains(&address));
+    found.map_or("quic", |(name, _)| name.as_str()).into()
+}
