@@ -13,6 +13,7 @@ pub mod check;
 pub mod completions;
 pub mod connect;
 pub mod demo;
+pub mod doctor;
 pub mod hash_password;
 pub mod quiesce;
 pub mod serve;
@@ -74,6 +75,7 @@ enum Command {
     Demo(demo::Arguments),
     Serve(serve::Arguments),
     Check(check::Arguments),
+    Doctor(Box<doctor::Arguments>),
     Quiesce(quiesce::Arguments),
     Sessions(sessions::Arguments),
     Connect(Box<connect::Connect>),
@@ -97,6 +99,7 @@ pub fn run_with(arguments: impl IntoIterator<Item = OsString>) -> Exit {
         Command::Demo(arguments) => demo::run(&arguments, term),
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Check(arguments) => check::run(&arguments, term),
+        Command::Doctor(arguments) => doctor::run(&arguments, term),
         Command::Quiesce(arguments) => quiesce::run(&arguments),
         Command::Sessions(arguments) => sessions::run(&arguments),
         Command::Connect(arguments) => connect::run(*arguments, term),

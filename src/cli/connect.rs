@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::pin::pin;
 use std::process::ExitStatus;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use tokio::net::TcpListener;
 use tokio::process::Command;
 use tokio::sync::mpsc;
@@ -26,8 +26,8 @@ use self::terminal::Terminal;
 use super::term::Term;
 use super::{Exit, explain, print};
 use crate::client::{
-    Doors, Endpoint, Fault, FaultKind, Launched, Notice, Prompter, Question, RaiseFault, Reached, Session, Settings,
-    Thumbprint, Tunnel, Unanswered, choose,
+    Channel, Doors, Endpoint, Fault, FaultKind, Launched, Notice, Prompter, Question, Quic, RaiseFault, Reached,
+    Session, Settings, Thumbprint, Tunnel, Unanswered, choose,
 };
 use crate::control::operation::Desktop;
 use crate::types::Step;
@@ -46,6 +46,7 @@ use crate::types::Step;
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:
   portcullis connect desk.example.com --desktop shell -- ssh -p {port} ann@{host}
+  portcullis connect desk.example.com --desktop office --preconnection
   ssh -o ProxyCommand='portcullis connect desk.example.com --stdio --password-file ~/.desk' ann@shell
 
 Exit codes: 0 done (with a command: it ended with 0), 1 failed (with a command: it ended otherwise), 2 usage,
@@ -79,13 +80,16 @@ pub struct Connect {
     /// Carry one connection on standard input and output, for ProxyCommand of ssh.
     #[arg(long, conflicts_with_all = ["list", "command"])]
     stdio: bool,
+    /// Open no tunnel: print address and preconnection blob for a client of RDP that knows no gateway, and hold the session.
+    #[arg(long, requires = "desktop", conflicts_with_all = ["stdio", "list", "listen", "protocol", "command"])]
+    preconnection: bool,
     /// List the desktops and end.
     #[arg(long, conflicts_with_all = ["command", "desktop", "protocol"])]
     list: bool,
     /// Print the list as one JSON document.
     #[arg(long, requires = "list")]
     json: bool,
-    /// Trust the certificate authorities in this PEM file, and nothing else.
+    /// Trust the certificate authorities in this PEM file, or the gateway's own certificate there, and nothing else.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["thumbprint", "accept_new"])]
     ca: Option<PathBuf>,
     /// Trust the certificate with this SHA-256 thumbprint, and nothing else.
@@ -94,9 +98,24 @@ pub struct Connect {
     /// Accept and remember a certificate that is unknown, without a question. One that has changed is refused.
     #[arg(long)]
     accept_new: bool,
+    /// The way through which the desktop is reached: QUIC if the gateway serves it and UDP arrives within a second, else
+    /// the HTTPS tunnel; or one of the two and nothing else.
+    #[arg(long, value_enum, default_value_t = Transport::Auto, value_name = "WAY")]
+    transport: Transport,
     /// A command to run, in which {host} and {port} are replaced.
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "json")]
     command: Vec<String>,
+}
+
+/// The way through which a desktop is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Transport {
+    /// QUIC where it arrives, the HTTPS tunnel where it does not.
+    Auto,
+    /// QUIC only.
+    Quic,
+    /// The HTTPS tunnel only.
+    Https,
 }
 
 /// Runs the command in a runtime of its own.
@@ -144,6 +163,7 @@ impl Connect {
         let settings = Settings {
             trust: given::trust(&self)?,
             accept_new: self.accept_new,
+            quic: self.transport != Transport::Https,
             locale: given::locale(|name| std::env::var(name).ok()),
             tasks: TaskTracker::new(),
         };
@@ -179,7 +199,7 @@ impl Connect {
 
     /// The local end: where programs, or this one, reach the desktop.
     async fn door(&self) -> Result<Door, Stop> {
-        if self.list || self.stdio {
+        if self.list || self.stdio || self.preconnection {
             return Ok(Door::Held);
         }
         let address = self.listen.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 0)));
@@ -201,48 +221,80 @@ impl Connect {
             return Ok(print(&list::text(session, self.json), Exit::Done));
         }
         let desktop = pick(session.desktops(), self.desktop.as_deref(), prompter).await?;
-        let (doors, address) = match door {
-            Door::Held => (Doors::Held, None),
-            Door::Listening { listener, address } => (Doors::Given(listener), Some(address)),
-        };
+        if self.preconnection {
+            return hold(session, &desktop, report).await;
+        }
+        let address = door.address();
         let (notices, mut heard) = mpsc::channel(16);
-        let tunnel = session
-            .open_tunnel(doors, notices, prompter)
-            .await
-            .map_err(Stop::Fault)?;
-        report.passed(Step::Tunnel, "ready");
-        let launched = session
-            .launch(&desktop, self.protocol.as_deref())
-            .await
-            .map_err(Stop::Fault)?;
+        let way = self.open(session, &desktop, door, notices, report, prompter).await?;
+        tokio::select! {
+            biased;
+            fault = way.ended() => Err(Stop::Fault(fault)),
+            fault = session.keep_alive() => Err(Stop::Fault(fault)),
+            never = narrate(&mut heard, report) => match never {},
+            done = self.carry(&way, address, report, foreground) => done,
+        }
+    }
+
+    /// Opens the way to the desktop, and launches it there.
+    async fn open(
+        &self,
+        session: &mut Session,
+        desktop: &Desktop,
+        door: Door,
+        notices: mpsc::Sender<Notice>,
+        report: &Report,
+        prompter: &mut impl Prompter,
+    ) -> Result<Way, Stop> {
+        let why_not = match self.transport {
+            Transport::Https => None,
+            Transport::Auto | Transport::Quic => match session.open_quic().await {
+                Ok(quic) => {
+                    report.passed(Step::Tunnel, "QUIC");
+                    let protocol = self.protocol.as_deref();
+                    let (launched, route) = session.launch_over_quic(desktop, protocol).await?;
+                    report.passed(Step::Upstream, &shown(&launched));
+                    if let Door::Listening { listener, .. } = door {
+                        quic.serve(listener, &route, notices);
+                    }
+                    return Ok(Way::Quic { quic, route });
+                }
+                Err(fault) if self.transport == Transport::Quic => return Err(Stop::Fault(fault.into())),
+                Err(fault) => Some(fault),
+            },
+        };
+        let address = door.address();
+        let doors = match door {
+            Door::Held => Doors::Held,
+            Door::Listening { listener, .. } => Doors::Given(listener),
+        };
+        let tunnel = session.open_tunnel(doors, notices, prompter).await?;
+        report.passed(
+            Step::Tunnel,
+            &why_not.map_or("HTTPS".to_owned(), |why| format!("HTTPS ({why})")),
+        );
+        let launched = session.launch(desktop, self.protocol.as_deref()).await?;
         if address.is_some_and(|address| address.port() != launched.port) {
             return Err(Stop::Fault(Fault::NotInTunnel {
                 address: format!("port {}", launched.port),
             }));
         }
         report.passed(Step::Upstream, &shown(&launched));
-        tokio::select! {
-            biased;
-            end = tunnel.ended() => Err(Stop::Fault(end.into())),
-            fault = session.keep_alive() => Err(Stop::Fault(fault)),
-            never = narrate(&mut heard, report) => match never {},
-            done = self.carry(&tunnel, &launched, address, report, foreground) => done,
-        }
+        Ok(Way::Https {
+            tunnel,
+            port: launched.port,
+        })
     }
 
     async fn carry(
         &self,
-        tunnel: &Tunnel,
-        launched: &Launched,
+        way: &Way,
         address: Option<SocketAddr>,
         report: &Report,
         foreground: &Foreground,
     ) -> Result<Exit, Stop> {
         let Some(address) = address else {
-            let channel = tunnel
-                .raise(launched.port)
-                .await
-                .map_err(|fault| Stop::Fault(fault.into()))?;
+            let channel = way.raise().await.map_err(|fault| Stop::Fault(fault.into()))?;
             let carried = stdio::carry(channel).await;
             return carried
                 .map(|()| Exit::Done)
@@ -262,12 +314,55 @@ impl Connect {
     }
 }
 
+/// Prints what a client of RDP is told, and holds the session for it.
+async fn hold(session: &mut Session, desktop: &Desktop, report: &Report) -> Result<Exit, Stop> {
+    let told = session.launch_preconnection(desktop).await?;
+    report.passed(Step::Grant, &told.desktop);
+    let (endpoint, token) = (&told.endpoint, told.token.expose());
+    print(&format!("{endpoint} {token}\n"), Exit::Done);
+    report.hint(&format!("xfreerdp /v:{endpoint} /pcb:{token}"));
+    report.hint("Connect soon, and leave this running: Ctrl-C ends the session.");
+    Err(Stop::Fault(session.keep_alive().await))
+}
+
 /// The local end of the tunnel.
 enum Door {
     /// This program itself, or none.
     Held,
     /// A port.
     Listening { listener: TcpListener, address: SocketAddr },
+}
+
+impl Door {
+    fn address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Held => None,
+            Self::Listening { address, .. } => Some(*address),
+        }
+    }
+}
+
+/// The open way to the launched desktop.
+enum Way {
+    Quic { quic: Quic, route: String },
+    Https { tunnel: Tunnel, port: u16 },
+}
+
+impl Way {
+    async fn raise(&self) -> Result<Channel, RaiseFault> {
+        match self {
+            Self::Quic { quic, route } => quic.raise(route).await,
+            Self::Https { tunnel, port } => tunnel.raise(*port).await,
+        }
+    }
+
+    /// Waits until it is over. Cancel-safe.
+    async fn ended(&self) -> Fault {
+        match self {
+            Self::Quic { quic, .. } => quic.ended().await.into(),
+            Self::Https { tunnel, .. } => tunnel.ended().await.into(),
+        }
+    }
 }
 
 /// Why the command ended before it was done.

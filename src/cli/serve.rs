@@ -7,7 +7,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{Exit, explain};
 use crate::config::{self, Config};
-use crate::node::Node;
+use crate::node::{Node, Service};
 use crate::observe::Logging;
 
 /// Run a node.
@@ -69,11 +69,14 @@ fn start(config: Config, file: &Path) -> anyhow::Result<()> {
 fn announce(node: &Node) {
     let plan = node.gateway().plan();
     let name = &plan.config.node.name;
-    for address in node.addresses() {
-        tracing::info!(%address, "listening");
-    }
-    for address in node.health_addresses() {
-        tracing::info!(%address, "answering the plain health check");
+    for (service, address) in node.bound() {
+        match service {
+            Service::Clients(_) => tracing::info!(%address, "listening"),
+            Service::Rdp => tracing::info!(%address, "listening for RDP"),
+            Service::Health => tracing::info!(%address, "answering the plain health check"),
+            Service::Peers => tracing::info!(%address, "listening for the other nodes"),
+            Service::Pcoip => tracing::info!(%address, "listening for PCoIP"),
+        }
     }
     tracing::info!(node = %name, version = env!("CARGO_PKG_VERSION"), "in service");
 }

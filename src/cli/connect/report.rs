@@ -84,7 +84,12 @@ fn step_of(fault: &Fault) -> Step {
         | Fault::Choice { .. }
         | Fault::Protocol { .. }
         | Fault::Tunnel(End::NotAdmitted { .. }) => Step::Grant,
-        Fault::Bypass | Fault::NotInTunnel { .. } | Fault::Tunnel(_) => Step::Tunnel,
+        Fault::Bypass
+        | Fault::NotInTunnel { .. }
+        | Fault::NoPreconnection
+        | Fault::Tunnel(_)
+        | Fault::Quic(_)
+        | Fault::NoQuic(_) => Step::Tunnel,
         Fault::Raise(_) => Step::Upstream,
     }
 }

@@ -56,6 +56,7 @@ impl Journey {
         let settings = Settings {
             trust,
             accept_new: false,
+            quic: false,
             locale: None,
             tasks,
         };

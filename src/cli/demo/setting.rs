@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -152,7 +152,8 @@ fn write_private(file: &Path, text: &str) -> anyhow::Result<()> {
 /// 8443, unless it is taken.
 fn free_port() -> u16 {
     const PREFERRED: u16 = 8443;
-    if TcpListener::bind((Ipv4Addr::LOCALHOST, PREFERRED)).is_ok() {
+    let preferred = (Ipv4Addr::LOCALHOST, PREFERRED);
+    if TcpListener::bind(preferred).is_ok() && UdpSocket::bind(preferred).is_ok() {
         PREFERRED
     } else {
         0
@@ -176,6 +177,7 @@ format = "text"
 [listener.public]
 bind = ["127.0.0.1:{port}"]
 certificates = ["own"]
+udp = true
 
 [certificate.own]
 chain = {chain}
