@@ -13,6 +13,7 @@ use std::process::Command;
 
 use portcullis::config::environment::{Contents, Environment};
 use portcullis::fault::{CloseReason, Refusal};
+use portcullis::observe::Cause;
 use zeroize::Zeroizing;
 
 /// A world in which every file exists: secrets are password hashes, and only their owner may read them.
@@ -47,7 +48,8 @@ fn the_first_configuration_of_the_readme_is_sound() {
 fn every_reason_has_its_line_for_operators() {
     let operations = fs::read_to_string("docs/operations.md").unwrap();
     let closes = CloseReason::ALL.into_iter().map(CloseReason::code);
-    for code in closes.chain(Refusal::ALL.map(Refusal::code)) {
+    let refusals = Refusal::ALL.map(Refusal::code);
+    for code in closes.chain(refusals).chain(Cause::ALL.map(Cause::code)) {
         let in_a_table = operations
             .lines()
             .any(|line| line.starts_with('|') && line.contains(&format!("`{code}`")));

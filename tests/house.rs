@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 ///
 /// Steps stand in pipeline order, because each consumes the type that the step before it made
 /// (docs/architecture.md).
-const FROM_THE_GROUND_UP: [&str; 20] = [
+const FROM_THE_GROUND_UP: [&str; 21] = [
     "types",
     "fault",
     "clock",
@@ -27,6 +27,7 @@ const FROM_THE_GROUND_UP: [&str; 20] = [
     "broker",
     "authenticate",
     "grant",
+    "fleet",
     "tunnel",
     "control",
     "client",

@@ -207,7 +207,7 @@ fn a_host_that_is_no_authority_is_400_and_a_good_one_comes_back_whole() {
 fn another_path_is_404_and_another_method_405() {
     let gateway = Gateway::start(&Setup::default());
     for (line, status) in [
-        ("GET /", 404),
+        ("POST /", 405),
         ("GET /portal/info.jsp", 404),
         ("POST /broker/xml/", 404),
         ("POST /x/../broker/xml", 404),
@@ -280,4 +280,77 @@ fn a_listed_balancer_names_the_client_and_nobody_else_does() {
     liar.write_all(b"PROXY TCP4 198.51.100.1 127.0.0.1 1 443\r\n").unwrap();
     assert!(raw::is_closed(&mut liar), "from anyone else it is not believed");
     assert!(!gateway.log_text().contains("198.51.100.1"));
+}
+
+#[test]
+fn a_source_that_begins_handshakes_too_fast_is_closed_and_told_once() {
+    let limits = "[limits]\nhandshakes_per_source = 1\nconnections_per_source = 1000\n";
+    let setup = Setup::default()
+        .listener("balancers = [\"127.0.0.5\"]\n")
+        .section(limits);
+    let gateway = Gateway::start(&setup);
+    let mut held: Vec<_> = (0..10).map(|_| TcpStream::connect(gateway.address).unwrap()).collect();
+    let refused: Vec<_> = (0..30)
+        .map(|_| TcpStream::connect(gateway.address).unwrap())
+        .filter_map(|mut stream| {
+            stream.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+            matches!(stream.read(&mut [0]), Ok(0)).then_some(stream)
+        })
+        .collect();
+    assert!(refused.len() >= 15, "{} of 30", refused.len());
+    let said = |line: &serde_json::Value| line["level"] == "WARN" && line["source"] == "127.0.0.1";
+    gateway.wait_for("the word on it", said);
+    gateway.wait_for("the reason of one", |line| {
+        line["reason"] == "handshake_rate" && line["level"] == "DEBUG"
+    });
+    assert_eq!(gateway.lines().iter().filter(|line| said(line)).count(), 1);
+
+    // A health check of the balancer is judged by itself, and its clients by theirs.
+    for header in [
+        &b"PROXY UNKNOWN\r\n"[..],
+        b"PROXY TCP4 192.0.2.7 192.0.2.1 5000 443\r\n",
+    ] {
+        let mut stream = connect_from([127, 0, 0, 5], gateway.address);
+        stream.write_all(header).unwrap();
+        let mut stream = tls_over(stream, &gateway.chain());
+        stream
+            .write_all(b"HEAD /favicon.ico HTTP/1.1\r\nHost: x\r\n\r\n")
+            .unwrap();
+        assert_eq!(read_head(&mut stream).status, 200);
+    }
+    held.clear();
+}
+
+/// Old sessions stay whole, and a place that becomes free is there for the next user.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_node_turns_new_users_away_and_keeps_the_others() {
+    let target = support::Target::echo();
+    let setup = Setup::default().section("[session]\nmax = 3\n");
+    let gateway = Gateway::start(&setup.desktop("shell", target.address, "ssh"));
+    let mut users = Vec::new();
+    for _ in 0..3 {
+        let mut session = support::client::sign_in(&gateway).await;
+        let (tunnel, notices) = support::client::open_tunnel(&mut session).await;
+        let channel = support::client::launch(&mut session, &tunnel, "shell").await;
+        users.push((session, tunnel, notices, channel));
+    }
+    let turned_away = || {
+        let answer = post(&gateway, None, &message("<get-configuration/>"));
+        assert_eq!((answer.status, answer.header("retry-after")), (503, vec!["10"]));
+        assert!(answer.session_cookie().is_none());
+    };
+    turned_away();
+    turned_away();
+    let told = |line: &serde_json::Value| line["level"] == "WARN" && line["sessions"] == 3;
+    gateway.wait_for("the word on it", told);
+    assert_eq!(gateway.lines().iter().filter(|line| told(line)).count(), 1);
+    for (session, _, _, channel) in &mut users {
+        assert_eq!(support::client::echo(channel, b"still here").await, b"still here");
+        session.beat().await.unwrap();
+    }
+    let (session, ..) = users.pop().unwrap();
+    session.log_out().await;
+    let user = raw::sign_in(&gateway, "ann");
+    assert!(!user.token.is_empty());
+    turned_away();
 }

@@ -3,8 +3,8 @@
 use portcullis::control::operation::{
     AdditionalListener, Answer, Application, AuthenticationStatus, Body, Configuration, Connection, Desktop,
     DesktopState, Environment, ErrorCode, Failure, FileType, FrameworkChannel, Icon, Info, Kind, Launch, LaunchItems,
-    LaunchItemsRequest, LaunchRequest, OfferedProtocol, Operation, Outcome, Preference, RegisteredFileTypes, SignedIn,
-    SupportedType, Tunnel, TunnelConnection, TunnelRequest,
+    LaunchItemsRequest, LaunchRequest, OfferedProtocol, Operation, Outcome, Preference, Quic, RegisteredFileTypes,
+    SignedIn, SupportedType, Tunnel, TunnelConnection, TunnelRequest,
 };
 use portcullis::control::screen::{
     Ask, Param, PinChange, Screen, Securid, Submission, SubmittedParam, UserField, WindowsPassword,
@@ -209,11 +209,12 @@ fn preferences() -> impl Strategy<Value = Vec<Preference>> {
 }
 
 fn tunnel_request() -> impl Strategy<Value = TunnelRequest> {
-    (any::<bool>(), any::<bool>(), words()).prop_map(
-        |(bypass_tunnel, multi_connection_aware, thumbprint_algorithms)| TunnelRequest {
+    (any::<bool>(), any::<bool>(), words(), any::<bool>()).prop_map(
+        |(bypass_tunnel, multi_connection_aware, thumbprint_algorithms, quic)| TunnelRequest {
             bypass_tunnel,
             multi_connection_aware,
             thumbprint_algorithms,
+            quic,
         },
     )
 }
@@ -242,11 +243,20 @@ fn launch_items_request() -> impl Strategy<Value = LaunchItemsRequest> {
 }
 
 fn launch_request() -> impl Strategy<Value = LaunchRequest> {
-    (filled(), option::of(word()), environment()).prop_map(|(id, protocol, environment)| LaunchRequest {
-        id,
-        protocol,
-        environment,
-    })
+    (
+        filled(),
+        option::of(word()),
+        any::<bool>(),
+        any::<bool>(),
+        environment(),
+    )
+        .prop_map(|(id, protocol, quic, preconnection, environment)| LaunchRequest {
+            id,
+            protocol,
+            quic,
+            preconnection,
+            environment,
+        })
 }
 
 pub(crate) fn submission() -> impl Strategy<Value = Submission> {
@@ -458,14 +468,21 @@ fn tunnel() -> impl Strategy<Value = TunnelConnection> {
         option::of(word()),
         any::<i64>(),
         any::<u16>(),
+        option::of((any::<u16>(), "[A-Za-z0-9._~=-]{1,100}")),
     );
-    let tunnel = tunnel.prop_map(|(connection_id, server1, server2, generation, status_port)| Tunnel {
-        connection_id: Secret::new(connection_id),
-        server1,
-        server2,
-        generation,
-        status_port,
-    });
+    let tunnel = tunnel.prop_map(
+        |(connection_id, server1, server2, generation, status_port, quic)| Tunnel {
+            connection_id: Secret::new(connection_id),
+            server1,
+            server2,
+            generation,
+            status_port,
+            quic: quic.map(|(port, token)| Quic {
+                port,
+                token: Secret::new(token),
+            }),
+        },
+    );
     prop_oneof![
         Just(TunnelConnection::Bypass),
         tunnel.prop_map(TunnelConnection::Tunnel)

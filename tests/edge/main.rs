@@ -116,6 +116,7 @@ fn limits(connections: usize, connections_per_source: usize) -> config::Limits {
         head_timeout: Duration::from_secs(30),
         body_timeout: Duration::from_secs(30),
         pending_logins: 1,
+        handshakes_per_source: 1_000_000,
     }
 }
 
@@ -158,13 +159,8 @@ impl Store {
 
     fn load(&self, served: &[&str]) -> Result<Certificates, Vec<secure::LoadFault>> {
         let config = config(self.configured.clone());
-        let certificates = served.iter().map(|name| (*name).to_owned()).collect();
-        let listener = config::Listener {
-            bind: vec![],
-            balancers: vec![],
-            certificates,
-        };
-        Certificates::load(&config, &listener, portcullis::clock::wall())
+        let served: Vec<_> = served.iter().map(|name| (*name).to_owned()).collect();
+        Certificates::load(&config, &served, portcullis::clock::wall())
     }
 
     fn chain(&self, name: &str) -> PathBuf {
@@ -233,6 +229,24 @@ fn config(certificates: BTreeMap<String, config::Certificate>) -> Config {
             lost_contact: Duration::ZERO,
             reconnect_window: Duration::ZERO,
         },
+        blast: config::Blast::default(),
+        pcoip: config::Pcoip {
+            bind: vec![],
+            balancers: vec![],
+            certificates: vec![],
+            terminates_tls: true,
+            external_address: None,
+        },
+        rdp: config::Rdp::default(),
+        udp: config::Udp {
+            first_datagram: Duration::ZERO,
+            agent_answer: Duration::ZERO,
+            idle: Duration::ZERO,
+            flows: 1,
+            flows_per_session: 1,
+            strays_per_source: 1,
+        },
+        fleet: config::Fleet::default(),
         authentication: config::Authentication {
             disclaimer: None,
             domains: vec![],

@@ -19,6 +19,7 @@ pub fn settings(chain: &Path) -> Settings {
     Settings {
         trust: Trust::authorities(chain).unwrap(),
         accept_new: false,
+        quic: true,
         locale: None,
         tasks: TaskTracker::new(),
     }

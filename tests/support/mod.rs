@@ -23,7 +23,10 @@ use parking_lot::{Condvar, Mutex};
 use serde_json::Value;
 use tempfile::TempDir;
 
+pub mod agent;
+pub mod authority;
 pub mod client;
+pub mod only;
 pub mod raw;
 
 /// The password of every user that [`Setup`] makes.
@@ -209,6 +212,11 @@ impl Gateway {
     /// The addresses of the plain health check.
     pub fn health_addresses(&self) -> Vec<SocketAddr> {
         self.announced("answering the plain health check")
+    }
+
+    /// The addresses on which RDP is served.
+    pub fn rdp_addresses(&self) -> Vec<SocketAddr> {
+        self.announced("listening for RDP")
     }
 
     fn announced(&self, message: &str) -> Vec<SocketAddr> {
