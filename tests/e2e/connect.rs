@@ -68,6 +68,42 @@ impl Door {
     }
 }
 
+/// A running `connect --preconnection`.
+pub(super) struct Held {
+    pub(super) peer: Peer,
+    /// Where a client of RDP connects.
+    pub(super) address: SocketAddr,
+    /// What it shows there.
+    pub(super) blob: String,
+    _folder: TempDir,
+}
+
+impl Held {
+    /// Launches a desktop for a client of RDP.
+    pub(super) fn launch(gateway: &Gateway, desktop: &str) -> Self {
+        let folder = TempDir::new().unwrap();
+        let mut command = connect(gateway, &["--desktop", desktop, "--preconnection"]);
+        let (mut peer, mut stdout) = Peer::start_speaking(&mut command, folder.path());
+        let told = line(&mut stdout);
+        let (address, blob) = told
+            .split_once(' ')
+            .unwrap_or_else(|| panic!("no address and blob but {told:?}\n{}", peer.said()));
+        let hint = format!("xfreerdp /v:{address} /pcb:{blob}\n");
+        let log = folder.path().join("portcullis.log");
+        peer.wait_for("the hint", || {
+            fs::read_to_string(&log)
+                .is_ok_and(|said| said.contains(&hint))
+                .then_some(())
+        });
+        Self {
+            address: address.parse().unwrap(),
+            blob: blob.to_owned(),
+            peer,
+            _folder: folder,
+        }
+    }
+}
+
 /// How many sessions the gateway has.
 pub(super) fn sessions(gateway: &Gateway) -> usize {
     let output = gateway.operator(&["sessions", "list", "--json"]).output().unwrap();

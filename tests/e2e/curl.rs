@@ -8,6 +8,7 @@ use tempfile::TempDir;
 
 use super::connect::sessions;
 use super::peer::tool;
+use super::sshd::free_address;
 use crate::support::raw::{element, message, password_message};
 use crate::support::{Gateway, PASSWORD, Setup, Target};
 
@@ -127,6 +128,41 @@ fn the_health_check_answers_get_and_head_and_says_when_the_node_is_taken_out() {
         );
         assert_eq!(both(), [status, status]);
     }
+}
+
+/// Two names of one node: the balancer's, and its own.
+#[test]
+fn a_client_that_is_sent_on_posts_again_at_the_nodes_own_name() {
+    let address = free_address();
+    let port = address.port();
+    let redirects = format!("host_redirects = {{ \"gw.test:{port}\" = \"localhost:{port}\" }}\n");
+    let setup = Setup::default().bind(&[&address.to_string()]).listener(&redirects);
+    let gateway = Gateway::start(&setup);
+    let curl = Curl::at(&gateway);
+    let (resolve, url) = (
+        format!("gw.test:{port}:127.0.0.1"),
+        format!("https://gw.test:{port}/broker/xml"),
+    );
+    let sent = [
+        "--resolve",
+        &resolve,
+        "-H",
+        "Content-Type: text/xml",
+        "--data-binary",
+        "@-",
+        &url,
+    ];
+    let once = curl.run(&sent, &message("<get-configuration/>"));
+    assert_eq!(once.status, "307", "{once:?}");
+    let followed = [&["-L", "--post301"][..], &sent].concat();
+    let first = curl.run(&followed, &message("<get-configuration/>"));
+    assert!(
+        first.status == "200" && first.body.contains("windows-password"),
+        "{first:?}"
+    );
+    // The cookie belongs to the own name: the client is sent on again, and comes with it.
+    let second = curl.run(&followed, &password_message("ann", PASSWORD, "<get-desktops/>"));
+    assert!(second.body.contains("<user-sid>ann</user-sid>"), "{second:?}");
 }
 
 /// curl with a cookie jar, that trusts the gateway's own certificate.

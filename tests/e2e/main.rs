@@ -1,4 +1,5 @@
-//! The whole way from end to end, with the peers that users have: OpenSSH, TigerVNC, xrdp and FreeRDP, curl.
+//! The whole way from end to end, with the peers that users have: OpenSSH, TigerVNC, xrdp and FreeRDP, curl, HAProxy,
+//! the libraries `websockets` and `aioquic`, Chromium.
 //!
 //! `tests/run` installs them. Every peer is started by its test, with files and ports of its own, and ended by it. All of
 //! this is left out by `cargo test -- --skip e2e`.
@@ -16,10 +17,13 @@ mod support;
 
 #[path = "."]
 mod e2e {
+    mod balancer;
+    mod blast;
     mod connect;
     mod curl;
     mod faulty;
     mod peer;
+    mod quic;
     mod random;
     mod rdp;
     mod rfb;

@@ -1,0 +1,198 @@
+//! QUIC with peers of another make: aioquic over a network that misbehaves, and Chromium.
+
+use std::collections::HashMap;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, UdpSocket};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use base64::Engine as _;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::peer::{path_of, tool};
+use crate::support::raw::{self, element, message};
+use crate::support::{Gateway, Setup, Target};
+
+fn gateway(address: SocketAddr) -> Gateway {
+    Gateway::start(
+        &Setup::default()
+            .listener("udp = true\n")
+            .desktop("shell", address, "ssh"),
+    )
+}
+
+/// Signs in, launches the desktop over QUIC, and has the other client play a scenario.
+fn play(scenario: &str, gateway: &Gateway) -> Value {
+    let user = raw::sign_in(gateway, "ann");
+    let ask = |operation: &str| raw::post(gateway, Some(&user.cookie), &message(operation));
+    let offer = ask("<get-tunnel-connection><quic>true</quic></get-tunnel-connection>");
+    let token = element(offer.text(), "token").expect("QUIC is offered").to_owned();
+    let launched =
+        ask("<get-desktop-connection><desktop-id>shell</desktop-id><quic>true</quic></get-desktop-connection>");
+    let part = |name| element(launched.text(), name).expect("a launch");
+    let place = format!("{}:{}", part("address"), part("port"));
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let python = here.join("target/python-peers/bin/python");
+    assert!(python.exists(), "aioquic is not installed: install it with tests/run");
+    let output = Command::new(python)
+        .arg(here.join("tests/e2e/masque.py"))
+        .args([scenario, "127.0.0.1", &gateway.address.port().to_string()])
+        .arg(gateway.chain())
+        .args([&token, &place])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{scenario}: {said}\n{}", gateway.log_text());
+    let found = serde_json::from_slice(&output.stdout).unwrap();
+    println!("{scenario}: {found}");
+    found
+}
+
+fn udp_echo() -> SocketAddr {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let mut buffer = [0; 65_536];
+        while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+            let _ = socket.send_to(&buffer[..length], from);
+        }
+    });
+    address
+}
+
+#[test]
+fn another_client_connects_and_half_closes() {
+    let target = Target::new(|mut stream| {
+        let mut question = Vec::new();
+        stream.read_to_end(&mut question).unwrap();
+        std::thread::sleep(Duration::from_secs(1));
+        stream.write_all(&question).unwrap();
+    });
+    let found = play("bytes", &gateway(target.address));
+    assert_eq!((&found["status"], &found["length"]), (&"200".into(), &1_000_000.into()));
+    assert_eq!(found["asked"], found["sha256"]);
+}
+
+#[test]
+fn another_client_is_refused_without_a_grant() {
+    let target = Target::echo();
+    let found = play("refused", &gateway(target.address));
+    assert_eq!(found["status"], "403");
+    assert_eq!(target.dialled(), 0);
+}
+
+#[test]
+fn another_clients_datagrams_are_answered() {
+    let found = play("datagrams", &gateway(udp_echo()));
+    assert_eq!((&found["status"], &found["answered"]), (&"200".into(), &500.into()));
+}
+
+#[test]
+fn a_download_goes_on_when_the_clients_port_changes() {
+    const PIECES: usize = 200;
+    const PIECE: usize = 32 * 1024;
+    let target = Target::new(|mut stream| {
+        stream.read_exact(&mut [0; 2]).unwrap();
+        for number in 0..PIECES {
+            stream.write_all(&[number as u8; PIECE]).unwrap();
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+    let found = play("rebinding", &gateway(target.address));
+    let sent: Vec<u8> = (0..PIECES).flat_map(|number| [number as u8; PIECE]).collect();
+    let expected: String = digest(&SHA256, &sent)
+        .as_ref()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    assert_eq!((&found["ports"], &found["length"]), (&2.into(), &sent.len().into()));
+    assert_eq!(found["sha256"], expected);
+    let pause = found["longest_pause"].as_f64().unwrap();
+    assert!(pause < 3.0, "it stood still for {pause} s");
+}
+
+/// Each way loses 12 %, so that of an echo 77 % come back: 88 % of 88 %.
+#[test]
+fn large_datagrams_go_on_over_a_network_that_loses_some() {
+    let found = play("loss", &gateway(udp_echo()));
+    let share = found["echoed"].as_f64().unwrap() / found["sent"].as_f64().unwrap();
+    assert!((0.70..=0.95).contains(&share), "{share} came back");
+    let pause = found["longest_pause"].as_f64().unwrap();
+    assert!(pause < 1.0, "nothing came for {pause} s");
+}
+
+/// A port at which the node is reached by UDP and by nothing else.
+fn by_udp_only(node: SocketAddr) -> u16 {
+    let outside = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = outside.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        let mut clients: HashMap<SocketAddr, UdpSocket> = HashMap::new();
+        let mut buffer = [0; 65_536];
+        while let Ok((length, client)) = outside.recv_from(&mut buffer) {
+            let inside = clients.entry(client).or_insert_with(|| {
+                let inside = UdpSocket::bind("127.0.0.1:0").unwrap();
+                inside.connect(node).unwrap();
+                let (back, outside) = (inside.try_clone().unwrap(), outside.try_clone().unwrap());
+                std::thread::spawn(move || {
+                    let mut buffer = [0; 65_536];
+                    while let Ok(length) = back.recv(&mut buffer) {
+                        let _ = outside.send_to(&buffer[..length], client);
+                    }
+                });
+                inside
+            });
+            let _ = inside.send(&buffer[..length]);
+        }
+    });
+    port
+}
+
+/// No TCP leads to that port: what the browser shows came over HTTP/3.
+#[test]
+fn a_browser_reaches_the_page_over_http3() {
+    let gateway = gateway(Target::echo().address);
+    let folder = TempDir::new().unwrap();
+    let port = by_udp_only(gateway.address);
+    let output = tool("timeout")
+        .arg("60")
+        .arg(path_of("chromium"))
+        .args([
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--dump-dom",
+        ])
+        .arg(format!("--user-data-dir={}", folder.path().join("profile").display()))
+        .arg(format!("--origin-to-force-quic-on=localhost:{port}"))
+        .arg(format!(
+            "--ignore-certificate-errors-spki-list={}",
+            key_of(&gateway.chain())
+        ))
+        .arg("--host-resolver-rules=MAP localhost 127.0.0.1")
+        .arg(format!("https://localhost:{port}/"))
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let page = String::from_utf8_lossy(&output.stdout);
+    let command = format!("portcullis connect localhost:{port}");
+    assert!(
+        page.contains(&command),
+        "{page}\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// The hash of a certificate's public key, as the browser wants it.
+fn key_of(chain: &Path) -> String {
+    let certificate = CertificateDer::from_pem_file(chain).unwrap();
+    let (_, parsed) = x509_parser::parse_x509_certificate(&certificate).unwrap();
+    let key = digest(&SHA256, parsed.public_key().raw);
+    base64::engine::general_purpose::STANDARD.encode(key)
+}
