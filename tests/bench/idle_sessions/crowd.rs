@@ -99,6 +99,7 @@ pub(crate) fn settings(node: &Node, tasks: &TaskTracker) -> anyhow::Result<Setti
     Ok(Settings {
         trust: Trust::authorities(&node.chain())?,
         accept_new: false,
+        quic: true,
         locale: None,
         tasks: tasks.clone(),
     })

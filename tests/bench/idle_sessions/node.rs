@@ -150,6 +150,7 @@ key = "{folder}/key.pem"
 # All clients are at one address.
 [limits]
 connections_per_source = 50000
+handshakes_per_source = 1000000
 pending_logins = 50000
 head_timeout = "{} s"
 
