@@ -148,6 +148,7 @@ key = "{folder}/key.pem"
 
 [limits]
 connections_per_source = 50000
+handshakes_per_source = 1000000
 
 [session]
 per_user = 1000
