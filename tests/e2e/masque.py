@@ -162,18 +162,28 @@ async def refused(client, relay, place, token):
 
 
 async def rebinding(client, relay, place, token):
-    """A download in the middle of which the client's address changes."""
+    """A download in the middle of which the client's address changes.
+
+    The gateway learns the new address from what comes from there: so the client keeps the way alive, as clients do that
+    only listen. Nothing else obliges it to send.
+    """
     stream = client.open(connect_headers(place, token))
     status = await client.admitted()
+
+    async def keep_alive():
+        while True:
+            await asyncio.sleep(0.5)
+            await client.ping()
 
     async def change():
         await asyncio.sleep(1)
         await relay.change_port()
 
-    changing = asyncio.ensure_future(change())
+    changing, living = asyncio.ensure_future(change()), asyncio.ensure_future(keep_alive())
     client.send(stream, b"go")
     found = await read_to_the_end(client)
     await changing
+    living.cancel()
     return {"status": status, "ports": len(relay.ports), **found}
 
 
@@ -197,7 +207,7 @@ async def loss(client, relay, place, token):
     """Large datagrams at a steady pace over a network that loses some: how many arrive, and is there a pause?"""
     stream = client.open(udp_headers(place, token))
     status = await client.admitted()
-    seconds, rate, size = 10, 100, 1300
+    seconds, rate, size = 30, 100, 1300
     # The path is to be known as wide before it is judged.
     await asyncio.sleep(1)
     relay.loss = 0.12
