@@ -5,6 +5,10 @@
 
 use std::fmt;
 
+mod web;
+
+pub use web::WebFault;
+
 /// Whose fault an end was. It decides the log level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {

@@ -6,11 +6,20 @@ use std::str::FromStr;
 
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
+mod access;
 mod mark;
+mod rewrite;
 mod thumbprint;
+mod web;
 
+pub use access::{AccessField, InvalidAccessField};
 pub use mark::{InvalidMark, Mark, MarkAnswer};
+pub use rewrite::{
+    Condition, InvalidPattern, InvalidTemplate, InvalidVariable, Part, Pattern, Place, Rewrite, RewriteFault,
+    RewriteRule, ServerVariable, Template, Variable, is_framing, is_of_path, is_of_query,
+};
 pub use thumbprint::{InvalidThumbprint, Thumbprint};
+pub use web::{HostPattern, InvalidHostPattern, InvalidPathPattern, PathPattern};
 
 /// The eight steps that every connection passes: the gate line.
 ///
