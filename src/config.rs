@@ -16,6 +16,7 @@ use ipnet::IpNet;
 
 pub mod environment;
 pub mod password;
+pub mod web;
 
 mod check;
 mod document;
@@ -29,7 +30,7 @@ mod shape;
 pub use document::schema;
 pub use environment::Environment;
 pub use path::SettingPath;
-pub use problem::{Form, Kind, Problem};
+pub use problem::{Form, Kind, Problem, Unpublishable};
 pub use read::{load, parse};
 pub use report::{Fault, Faults, Position, Severity};
 
@@ -42,7 +43,7 @@ pub struct Config {
     pub node: Node,
     /// Log output.
     pub log: Log,
-    /// TLS listeners by name, at least one.
+    /// Listeners by name, at least one.
     pub listeners: BTreeMap<String, Listener>,
     /// Certificates by name, at least one.
     pub certificates: BTreeMap<String, Certificate>,
@@ -68,6 +69,8 @@ pub struct Config {
     pub authentication: Authentication,
     /// Users and desktops.
     pub directory: Directory,
+    /// What is published for clients of the web.
+    pub web: web::Web,
 }
 
 /// This node.
@@ -105,9 +108,13 @@ pub enum LogFormat {
     Text,
 }
 
-/// A TLS listener.
+/// A listener.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Listener {
+    /// What is spoken there.
+    pub protocol: ListenerProtocol,
+    /// Whether the session gateway answers here: sign-in, tunnels, Blast, the page for people.
+    pub session_gateway: bool,
     /// Addresses to bind, IPv4 and IPv6 apart.
     pub bind: Vec<SocketAddr>,
     /// Peers whose PROXY header (v1 or v2) is required and believed; everyone else's bytes are the client's.
@@ -118,6 +125,16 @@ pub struct Listener {
     pub udp: bool,
     /// Where the first request of a session that asks for one name is sent on to.
     pub host_redirects: BTreeMap<Authority, Authority>,
+}
+
+/// What a listener speaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ListenerProtocol {
+    /// HTTP over TLS.
+    #[default]
+    Https,
+    /// HTTP. The session gateway is never there.
+    Http,
 }
 
 /// A certificate with its key.

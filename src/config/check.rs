@@ -14,11 +14,17 @@ use super::problem::Problem;
 use super::shape::Found;
 use super::{Authentication, Config, Limits, Log, LogFormat, Node, Session, Throttle, Tunnel};
 
+mod circles;
 mod directory;
 mod listeners;
 mod places;
+mod pools;
+mod rewrites;
+mod rules;
 mod secondary;
 mod secrets;
+mod shadows;
+mod web;
 
 pub(super) use places::Places;
 
@@ -44,16 +50,26 @@ impl<'a> Check<'a> {
 
     /// Checks everything. What comes of it is whole only if no error was found.
     pub(super) fn config(&mut self, document: Document) -> Option<Config> {
+        let listeners = document.listener.unwrap_or_default();
+        let listener_names = self.names(&SettingPath::of(&["listener"]), listeners.keys().cloned());
+        let is_https = |listener: &document::Listener| listener.protocol == document::ListenerProtocol::Https;
+        let lacks_certificates =
+            document.certificate.is_none() && (listeners.is_empty() || listeners.values().any(is_https));
+        if lacks_certificates {
+            self.missing(&SettingPath::of(&["certificate"]), "[certificate.NAME]");
+        }
         let certificates = document.certificate.unwrap_or_default();
         let names = self.names(&SettingPath::of(&["certificate"]), certificates.keys().cloned());
+        let names = names.filter(|_| !lacks_certificates);
         let certificates = self.certificates(certificates);
         let others = listeners::Others {
             health: &document.health,
             pcoip: &document.pcoip,
             rdp: &document.rdp,
             fleet: &document.fleet,
+            backends: &document.backend,
         };
-        let listeners = self.listeners(document.listener.unwrap_or_default(), &others, names.as_ref());
+        let listeners = self.listeners(listeners, &others, names.as_ref());
         let has_key = document
             .node
             .as_ref()
@@ -62,7 +78,30 @@ impl<'a> Check<'a> {
         let fleet = self.fleet(document.fleet, has_key);
         let limits = self.limits(&document.limits);
         let session = self.session(&document.session);
-        let directory = self.directory(document.directory);
+        let signs_in = listeners.is_empty() || listeners.values().any(|listener| listener.session_gateway);
+        let directory = self.directory(document.directory, signs_in);
+        let tunnel = tunnel(document.tunnel);
+        let blast = secondary::blast(document.blast);
+        let published = web::Published {
+            rules: document.rule,
+            pools: document.pool,
+            backends: document.backend,
+            probes: document.probe,
+            rewrites: document.rewrite,
+            error_pages: document.error_pages,
+            forwarded: document.forwarded,
+            access_log: document.access_log,
+            affinity: document.affinity,
+            resolver: document.resolver,
+        };
+        let around = web::Around {
+            listeners: &listeners,
+            listener_names,
+            certificate_names: names,
+            tunnel: &tunnel,
+            blast: &blast,
+        };
+        let web = self.web(published, around);
         Some(Config {
             node: self.node(document.node?)?,
             log: log(document.log),
@@ -71,22 +110,21 @@ impl<'a> Check<'a> {
             health: document.health.bind.into_iter().map(|bind| bind.0).collect(),
             limits,
             session,
-            tunnel: tunnel(document.tunnel),
-            blast: secondary::blast(document.blast),
+            tunnel,
+            blast,
             pcoip,
             rdp: secondary::rdp(&document.rdp),
             udp: secondary::udp(&document.udp),
             fleet,
             authentication: authentication(document.authentication),
             directory,
+            web,
         })
     }
 
     fn node(&mut self, node: document::Node) -> Option<Node> {
         let path = SettingPath::of(&["node", "recognition_key"]);
-        let recognition_key = node
-            .recognition_key
-            .and_then(|source| self.recognition_key(&source, &path));
+        let recognition_key = node.recognition_key.and_then(|source| self.key(&source, &path));
         Some(Node {
             name: node.name?.0,
             state_dir: node.state_dir.0,
@@ -102,7 +140,7 @@ impl<'a> Check<'a> {
         Limits {
             connections: all,
             connections_per_source: self.within(
-                "limits",
+                &SettingPath::of(&["limits"]),
                 ("connections_per_source", limits.connections_per_source),
                 ("connections", all),
             ),
@@ -116,23 +154,24 @@ impl<'a> Check<'a> {
 
     fn session(&mut self, session: &document::Session) -> Session {
         let lifetime = session.lifetime;
+        let path = SettingPath::of(&["session"]);
         Session {
             lifetime: lifetime.0,
             idle: session
                 .idle
-                .map(|idle| self.within("session", ("idle", idle), ("lifetime", lifetime)).0),
+                .map(|idle| self.within(&path, ("idle", idle), ("lifetime", lifetime)).0),
             heartbeat: session.heartbeat.0,
             login_timeout: session.login_timeout.0,
             first_use: session.first_use.0,
             max: session.max,
-            per_user: self.within("session", ("per_user", session.per_user), ("max", session.max)),
+            per_user: self.within(&path, ("per_user", session.per_user), ("max", session.max)),
             connections: session.connections,
         }
     }
 
     /// The bound `narrow` as far as it lies within `wide`. Only one that was written is at fault; a default gives way.
-    fn within<T: Copy + Ord + ToString>(&mut self, table: &str, narrow: (&str, T), wide: (&str, T)) -> T {
-        let (path, other) = (SettingPath::of(&[table, narrow.0]), SettingPath::of(&[table, wide.0]));
+    fn within<T: Copy + Ord + ToString>(&mut self, table: &SettingPath, narrow: (&str, T), wide: (&str, T)) -> T {
+        let (path, other) = (table.key(narrow.0), table.key(wide.0));
         if narrow.1 > wide.1 && self.places.has(&path) && !self.places.lost(&other) {
             let problem = Problem::Exceeds {
                 value: narrow.1.to_string(),
@@ -159,6 +198,13 @@ impl<'a> Check<'a> {
         list: &SettingPath,
         index: usize,
     ) {
+        if known.is_some_and(|known| !known.contains(name)) {
+            self.refers(what, name, known, self.places.element(list, index));
+        }
+    }
+
+    /// Notes a setting that refers to nothing.
+    fn refers(&mut self, what: &'static str, name: &str, known: Option<&BTreeSet<String>>, path: SettingPath) {
         if let Some(known) = known
             && !known.contains(name)
         {
@@ -168,8 +214,21 @@ impl<'a> Check<'a> {
                 name: name.to_owned(),
                 nearest,
             };
-            self.note(self.places.element(list, index), problem);
+            self.note(path, problem);
         }
+    }
+
+    /// Notes that a setting must be there, unless it was and has been found at fault.
+    fn missing(&mut self, path: &SettingPath, example: &str) {
+        if !self.places.lost(path) && !self.found.iter().any(|found| found.path == *path) {
+            let example = example.to_owned();
+            self.note(path.clone(), Problem::Missing { example });
+        }
+    }
+
+    /// Notes a setting that another one makes pointless.
+    fn not_with(&mut self, path: SettingPath, other: &'static str) {
+        self.note(path, Problem::NotWith { other });
     }
 
     /// A file that the configuration names; a relative path starts at the configuration's folder.
@@ -177,8 +236,8 @@ impl<'a> Check<'a> {
         self.folder.join(file)
     }
 
-    fn note(&mut self, path: SettingPath, problem: Problem) {
-        let at = self.places.offset(&path);
+    fn note(&mut self, path: SettingPath, problem: impl Into<Problem>) {
+        let (at, problem) = (self.places.offset(&path), problem.into());
         self.found.push(Found { path, at, problem });
     }
 }

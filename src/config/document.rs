@@ -8,18 +8,28 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde::{Deserialize, Serialize};
 
 pub(super) mod format;
+pub(super) mod pool;
+pub(super) mod rewrite;
 pub(super) mod secondary;
 pub(super) mod secret;
+pub(super) mod web;
 
 use format::{Authority, BaseUrl, Bind, Host, Levels, Name, Network, Path, TimeSpan};
+pub(super) use pool::{Backend, BackendProtocol, BackendTls, BackendVersion, Balance, Pool, Probe, SameSite, Target};
+pub(super) use rewrite::{Condition, RewriteRule, RewriteSet};
 pub(super) use secondary::{Agent, Blast, Fleet, Pcoip, PcoipTls, Rdp, Udp};
 use secret::{HashSource, KeySource};
+pub(super) use web::{
+    AccessLog, AffinityKey, AnswerFields, Fields, ForwardAuthentication, Forwarded, ForwardedMode, Rate, Redirect,
+    Resolver, Rule, RulePath,
+};
 
 /// Tables by the name that their author gave them.
 type Named<T> = BTreeMap<String, T>;
@@ -37,11 +47,11 @@ pub(super) struct Document {
     /// Log output, on standard error.
     #[serde(default)]
     pub log: Log,
-    /// TLS listeners, by a name of your choice.
+    /// Listeners, by a name of your choice.
     #[schemars(required, extend("minProperties" = 1, "propertyNames" = { "format": "name" }))]
     pub listener: Option<Named<Listener>>,
-    /// Certificates with their keys, by a name of your choice.
-    #[schemars(required, extend("minProperties" = 1, "propertyNames" = { "format": "name" }))]
+    /// Certificates with their keys, by a name of your choice. Mandatory with a listener that speaks HTTPS.
+    #[schemars(extend("minProperties" = 1, "propertyNames" = { "format": "name" }))]
     pub certificate: Option<Named<Certificate>>,
     /// The health check over plain HTTP, beside the one of the listeners.
     #[serde(default)]
@@ -76,6 +86,42 @@ pub(super) struct Document {
     /// Users and desktops of the embedded directory.
     #[serde(default)]
     pub directory: Directory,
+    /// Rules of what is published for browsers and other clients of the web, by a name of your choice.
+    #[serde(default)]
+    #[schemars(extend("propertyNames" = { "format": "name" }))]
+    pub rule: Named<Rule>,
+    /// Pools of targets, by a name of your choice.
+    #[serde(default)]
+    #[schemars(extend("propertyNames" = { "format": "name" }))]
+    pub pool: Named<Pool>,
+    /// How targets are spoken to, by a name of your choice.
+    #[serde(default)]
+    #[schemars(extend("propertyNames" = { "format": "name" }))]
+    pub backend: Named<Backend>,
+    /// Probes of targets, by a name of your choice.
+    #[serde(default)]
+    #[schemars(extend("propertyNames" = { "format": "name" }))]
+    pub probe: Named<Probe>,
+    /// Rewrite sets, by a name of your choice.
+    #[serde(default)]
+    #[schemars(extend("propertyNames" = { "format": "name" }))]
+    pub rewrite: Named<RewriteSet>,
+    /// Pages for errors that the gateway makes, by status, where a rule has none of its own; HTML files below 1 MB.
+    #[serde(default)]
+    #[schemars(extend("propertyNames" = { "format": "error-status" }))]
+    pub error_pages: Named<PathBuf>,
+    /// How the client's address travels.
+    #[serde(default)]
+    pub forwarded: Forwarded,
+    /// One line of JSON a request.
+    #[serde(default)]
+    pub access_log: AccessLog,
+    /// The cookies by which clients stay with their target.
+    #[serde(default)]
+    pub affinity: AffinityKey,
+    /// How names of targets are resolved.
+    #[serde(default)]
+    pub resolver: Resolver,
 }
 
 /// This node.
@@ -123,19 +169,25 @@ pub(super) enum LogFormat {
     Json,
 }
 
-/// A TLS listener.
+/// A listener.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Listener {
+    /// "https", or "http": HTTP without TLS, for what is published only.
+    #[serde(default = "https")]
+    pub protocol: ListenerProtocol,
     /// Addresses with ports. IPv4 and IPv6 apart: `[::]:443` takes no IPv4.
     #[schemars(required, length(min = 1), example = ["0.0.0.0:443", "[::]:443"])]
     pub bind: Option<Vec<Bind>>,
     /// Balancers in front, as addresses or networks. They must send a PROXY header (v1 or v2), and are believed.
     #[serde(default)]
     pub balancers: Vec<Network>,
-    /// Certificates served here, chosen by the name a client asks for; the first is the default.
-    #[schemars(required, length(min = 1), example = ["main"], extend("uniqueItems" = true))]
+    /// Certificates served here, chosen by the name a client asks for; the first is the default. Mandatory with TLS.
+    #[schemars(length(min = 1), example = ["main"], extend("uniqueItems" = true))]
     pub certificates: Option<Vec<String>>,
+    /// Whether the session gateway answers here: sign-in, tunnels, Blast, the page for people. Never without TLS.
+    #[serde(default = "yes")]
+    pub session_gateway: bool,
     /// Whether the same ports are served over UDP too: QUIC with HTTP/3, and the datagrams of Blast.
     #[serde(default)]
     pub udp: bool,
@@ -144,6 +196,16 @@ pub(super) struct Listener {
     #[serde(default)]
     #[schemars(extend("propertyNames" = { "format": "authority" }))]
     pub host_redirects: Named<Authority>,
+}
+
+/// What a listener speaks.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum ListenerProtocol {
+    /// HTTP over TLS.
+    Https,
+    /// HTTP.
+    Http,
 }
 
 /// A certificate with its key.
@@ -361,6 +423,14 @@ pub(super) struct Ports {
     pub pcoip: Option<u16>,
 }
 
+fn https() -> ListenerProtocol {
+    ListenerProtocol::Https
+}
+
+fn yes() -> bool {
+    true
+}
+
 fn state_dir() -> Path {
     Path(PathBuf::from("/var/lib/portcullis"))
 }
@@ -444,6 +514,13 @@ impl Default for Throttle {
 
 /// The JSON Schema (2020-12) of the document, without references.
 pub fn schema() -> serde_json::Value {
+    SCHEMA.clone()
+}
+
+/// The schema, made once.
+pub(super) static SCHEMA: LazyLock<serde_json::Value> = LazyLock::new(make_schema);
+
+fn make_schema() -> serde_json::Value {
     let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
     let mut schema = settings.into_generator().into_root_schema_for::<Document>().to_value();
     without_null(&mut schema);
@@ -462,6 +539,7 @@ fn without_null(schema: &mut serde_json::Value) {
                     members.insert("type".to_owned(), only);
                 }
             }
+            without_null_choice(members);
             members.values_mut().for_each(without_null);
         }
         serde_json::Value::Array(elements) => elements.iter_mut().for_each(without_null),
@@ -469,5 +547,20 @@ fn without_null(schema: &mut serde_json::Value) {
         | serde_json::Value::Bool(_)
         | serde_json::Value::Number(_)
         | serde_json::Value::String(_) => {}
+    }
+}
+
+/// A choice between something and null is just that something.
+fn without_null_choice(members: &mut serde_json::Map<String, serde_json::Value>) {
+    let Some(serde_json::Value::Array(choices)) = members.get_mut("anyOf") else {
+        return;
+    };
+    choices.retain(|choice| choice["type"] != "null");
+    if let [serde_json::Value::Object(only)] = choices.as_mut_slice() {
+        let only = std::mem::take(only);
+        members.remove("anyOf");
+        for (name, member) in only {
+            members.entry(name).or_insert(member);
+        }
     }
 }

@@ -11,8 +11,12 @@ use super::password::Weakness;
 use super::path::{Quoted, SettingPath};
 use super::report::Severity;
 
+mod form;
+mod published;
 mod remedy;
 
+pub use form::Form;
+pub use published::Unpublishable;
 pub(super) use remedy::choice;
 
 /// One thing wrong with a configuration.
@@ -203,6 +207,12 @@ pub enum Problem {
         /// Its value.
         limit: String,
     },
+    /// A setting and another that makes it pointless.
+    #[error("has no meaning with {other}")]
+    NotWith {
+        /// The other one.
+        other: &'static str,
+    },
     /// Two names mean one user.
     #[error("is the same user as {other}: names do not differ by case")]
     SameUser {
@@ -288,6 +298,20 @@ pub enum Problem {
     #[error("{0}")]
     PasswordHash(Weakness),
 
+    /// A file that the configuration names is longer than such a file can be.
+    #[error("{} is longer than {limit} bytes", Quoted(&.file.to_string_lossy()))]
+    FileTooLong {
+        /// The file.
+        file: PathBuf,
+        /// The longest file.
+        limit: u64,
+    },
+
+    // What is published for clients of the web.
+    /// See there.
+    #[error(transparent)]
+    Published(#[from] Unpublishable),
+
     // Beyond what was foreseen.
     /// The checks passed something that the reader refuses: a fault of this program.
     #[error("the checks passed what the reader refuses")]
@@ -327,60 +351,12 @@ impl fmt::Display for Kind {
     }
 }
 
-/// The forms that a text can be required to have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
-    /// An address and a port to listen on.
-    Bind,
-    /// An address or a network.
-    Network,
-    /// A host name or address.
-    Host,
-    /// The base URL of this node.
-    BaseUrl,
-    /// A host, and maybe a port.
-    Authority,
-    /// The URL of Blast.
-    BlastUrl,
-    /// An IPv4 address, and maybe a port.
-    PcoipAddress,
-    /// A SHA-256 thumbprint.
-    Thumbprint,
-    /// A node name.
-    NodeName,
-    /// A log level or list of directives.
-    Levels,
-    /// An absolute path.
-    AbsolutePath,
-    /// A name of something configured.
-    Name,
-    /// A user name.
-    UserName,
-}
-
-impl fmt::Display for Form {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Bind => "address to listen on",
-            Self::Network => "address or network",
-            Self::Host => "host",
-            Self::BaseUrl => "base URL",
-            Self::Authority => "host",
-            Self::BlastUrl => "URL for Blast",
-            Self::PcoipAddress => "IPv4 address",
-            Self::Thumbprint => "SHA-256 thumbprint",
-            Self::NodeName => "node name",
-            Self::Levels => "log level",
-            Self::AbsolutePath => "absolute path",
-            Self::Name => "name",
-            Self::UserName => "user name",
-        })
-    }
-}
-
 impl Problem {
     /// Whether a configuration is refused for it.
     pub fn severity(&self) -> Severity {
+        if let Self::Published(problem) = self {
+            return problem.severity();
+        }
         let tolerable = matches!(
             self,
             Self::EmptyGroup { .. }
@@ -420,6 +396,7 @@ impl Problem {
             Self::AddressTaken { .. } => "address_taken",
             Self::AddressOverlap { .. } => "address_overlap",
             Self::Exceeds { .. } => "exceeds",
+            Self::NotWith { .. } => "not_with",
             Self::SameUser { .. } => "same_user",
             Self::UnusedCertificate => "unused_certificate",
             Self::NoUser => "no_user",
@@ -430,6 +407,7 @@ impl Problem {
             Self::FileUnreadable { .. } => "file_unreadable",
             Self::FileEmpty { .. } => "file_empty",
             Self::FileOpenToAll { .. } => "file_open_to_all",
+            Self::FileTooLong { .. } => "file_too_long",
             Self::SecretInline => "secret_inline",
             Self::SecretSource => "secret_source",
             Self::VariableUnset { .. } => "variable_unset",
@@ -437,6 +415,7 @@ impl Problem {
             Self::BadSecret { .. } => "bad_secret",
             Self::ShortKey { .. } => "short_key",
             Self::PasswordHash(_) => "password_hash",
+            Self::Published(problem) => problem.code(),
             Self::Unforeseen => "unforeseen",
         }
     }

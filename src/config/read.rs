@@ -16,8 +16,8 @@ use super::problem::Problem;
 use super::report::{Fault, Faults, Position};
 use super::shape::{Found, Shape};
 
-/// The longest file, in bytes.
-const MAX: usize = 1024 * 1024;
+/// The longest file, in bytes: ten thousand rules fit well.
+const MAX: usize = 8 * 1024 * 1024;
 
 /// Reads and checks the configuration at `path`, and everything that it refers to. Blocks.
 ///
@@ -63,7 +63,7 @@ pub fn parse(text: &str, file: &Path, environment: &dyn Environment) -> Result<(
     if found.iter().any(|found| found.problem != Problem::SecondTime) {
         return Err(report(found));
     }
-    let shape = Shape::of(&document::schema(), &mut root);
+    let shape = Shape::of(&document::SCHEMA, &mut root);
     found.extend(shape.found);
     let places = Places::of(&root, shape.kept, shape.removed);
     let config = match Document::deserialize(Deserializer::from(root)) {

@@ -54,6 +54,14 @@ impl Shape {
         if schema["writeOnly"] == true {
             return self.secret(schema, value, path);
         }
+        if let Some(choices) = schema["anyOf"].as_array() {
+            let kind = words::kind_of(value.get_ref());
+            let meant = choices.iter().find(|choice| expected(choice) == Some(kind));
+            return match meant.or(choices.first()) {
+                Some(choice) => self.value(choice, value, path),
+                None => true,
+            };
+        }
         if let Some(expected) = expected(schema)
             && expected != words::kind_of(value.get_ref())
         {

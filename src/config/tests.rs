@@ -10,6 +10,7 @@ use super::environment::{Contents, Environment};
 use super::{Config, Faults, Problem, Severity, parse};
 
 mod mutation;
+mod published;
 mod reference;
 mod secrets;
 
@@ -28,6 +29,14 @@ impl World {
             .file("/etc/portcullis/main.key", "key", 0o640)
             .file("/etc/portcullis/fleet-ca.crt", "authority", 0o644)
             .file("/etc/portcullis/agents-ca.crt", "authority", 0o644)
+            .file("/etc/portcullis/inside-ca.crt", "authority", 0o644)
+            .file("/etc/portcullis/502.html", "page", 0o644)
+            .file("/etc/portcullis/shop-502.html", "page", 0o644)
+            .file(
+                "/etc/portcullis/affinity.key",
+                "0123456789abcdef0123456789abcdef\n",
+                0o600,
+            )
             .file(
                 "/etc/portcullis/recognition.key",
                 "0123456789abcdef0123456789abcdef\n",
@@ -136,7 +145,8 @@ fn an_empty_file_lacks_what_is_mandatory() {
             "certificate: is missing. Write [certificate.NAME].",
             "listener: is missing. Write [listener.NAME].",
             "node: is missing. Write [node] with name = \"gw-1\".",
-            "directory: there is no user, so nobody can sign in. Add [directory.user.NAME].",
+            "directory: there is no user, so nobody can sign in. Add [directory.user.NAME], or set session_gateway = false \
+             in every listener.",
         ]
     );
 }
@@ -353,10 +363,10 @@ fn a_file_that_is_none_is_a_fault_without_a_line() {
             file.display()
         )
     );
-    std::fs::write(&file, vec![b'#'; 1024 * 1024 + 1]).unwrap();
+    std::fs::write(&file, vec![b'#'; 8 * 1024 * 1024 + 1]).unwrap();
     assert_eq!(
         super::load(&file).unwrap_err().iter().next().unwrap().problem,
-        Problem::TooLong { limit: 1024 * 1024 }
+        Problem::TooLong { limit: 8 * 1024 * 1024 }
     );
     std::fs::write(&file, b"a = 1\nb = \"\xff\"\n").unwrap();
     let faults = super::load(&file).unwrap_err();

@@ -11,8 +11,8 @@ use crate::config::{Agent, Desktop, Directory, User};
 use crate::types::{DesktopId, Protocol, Target, UserName};
 
 impl Check<'_> {
-    /// The users and desktops that are whole.
-    pub(super) fn directory(&mut self, directory: document::Directory) -> Directory {
+    /// The users and desktops that are whole. `signs_in`: whether there is anywhere to sign in.
+    pub(super) fn directory(&mut self, directory: document::Directory, signs_in: bool) -> Directory {
         let names = self.user_names(&directory);
         let groups: BTreeSet<String> = directory
             .user
@@ -27,7 +27,9 @@ impl Check<'_> {
                 &SettingPath::of(&["directory", "desktop", id]),
             );
         }
-        self.idle_users(&directory);
+        if signs_in {
+            self.idle_users(&directory);
+        }
         let mut built = Directory::default();
         for (name, user) in directory.user {
             let path = SettingPath::of(&["directory", "user", &name]);

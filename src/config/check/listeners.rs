@@ -3,13 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use super::Check;
+use super::{Check, secondary};
 use crate::config::document;
 use crate::config::document::format::{Bind, Network};
-use crate::config::nearest::nearest;
 use crate::config::path::SettingPath;
 use crate::config::problem::Problem;
-use crate::config::{Certificate, Listener};
+use crate::config::{Certificate, Listener, ListenerProtocol};
 use crate::types::Authority;
 
 /// What binds addresses or serves certificates beside the listeners.
@@ -18,6 +17,7 @@ pub(super) struct Others<'a> {
     pub(super) pcoip: &'a document::Pcoip,
     pub(super) rdp: &'a document::Rdp,
     pub(super) fleet: &'a document::Fleet,
+    pub(super) backends: &'a BTreeMap<String, document::Backend>,
 }
 
 impl Check<'_> {
@@ -50,6 +50,7 @@ impl Check<'_> {
         certificates: Option<&BTreeSet<String>>,
     ) -> BTreeMap<String, Listener> {
         let mut addresses = Addresses::default();
+        let mut served = BTreeSet::new();
         let mut built = BTreeMap::new();
         for (name, listener) in listeners {
             let path = SettingPath::of(&["listener", &name]);
@@ -67,21 +68,10 @@ impl Check<'_> {
                     &path.key("certificates"),
                     index,
                 );
+                served.insert(certificate.clone());
             }
-            if let (Some(bind), Some(certificates)) = (listener.bind, listener.certificates) {
-                let bind = bind.into_iter().map(|bind| bind.0).collect();
-                let balancers = listener.balancers.into_iter().map(|network| network.0).collect();
-                let host_redirects = self.host_redirects(listener.host_redirects, &path.key("host_redirects"));
-                built.insert(
-                    name,
-                    Listener {
-                        bind,
-                        balancers,
-                        certificates,
-                        udp: listener.udp,
-                        host_redirects,
-                    },
-                );
+            if let Some(listener) = self.listener(listener, &path) {
+                built.insert(name, listener);
             }
         }
         for (table, binds, balancers) in [
@@ -97,18 +87,68 @@ impl Check<'_> {
         for (index, certificate) in others.pcoip.certificates.iter().enumerate() {
             self.reference("certificate", certificate, certificates, &list, index);
         }
-        if let (Some(name), Some(known)) = (&others.fleet.certificate, certificates)
-            && !known.contains(name)
-        {
-            let problem = Problem::UnknownReference {
-                what: "certificate",
-                name: name.clone(),
-                nearest: nearest(name, &Vec::from_iter(known)),
-            };
-            self.note(SettingPath::of(&["fleet", "certificate"]), problem);
+        if let Some(name) = &others.fleet.certificate {
+            self.refers(
+                "certificate",
+                name,
+                certificates,
+                SettingPath::of(&["fleet", "certificate"]),
+            );
         }
-        self.unused(certificates.into_iter().flatten(), &built, others);
+        served.extend(
+            others
+                .pcoip
+                .certificates
+                .iter()
+                .chain(&others.fleet.certificate)
+                .cloned(),
+        );
+        let of_backends = others.backends.values();
+        served.extend(of_backends.filter_map(|backend| backend.tls.as_ref()?.certificate.clone()));
+        self.unused_certificates(certificates.into_iter().flatten(), &served);
         built
+    }
+
+    fn listener(&mut self, listener: document::Listener, path: &SettingPath) -> Option<Listener> {
+        let host_redirects = self.host_redirects(listener.host_redirects, &path.key("host_redirects"));
+        let certificates = listener.certificates.unwrap_or_default();
+        let (protocol, session_gateway, udp) = match listener.protocol {
+            document::ListenerProtocol::Https => {
+                if certificates.is_empty() {
+                    self.missing(
+                        &path.key("certificates"),
+                        r#"certificates = ["main"], or protocol = "http""#,
+                    );
+                    return None;
+                }
+                (ListenerProtocol::Https, listener.session_gateway, listener.udp)
+            }
+            document::ListenerProtocol::Http => {
+                let said = |key: &str, holds: bool| holds && self.places.has(&path.key(key));
+                let pointless: Vec<&str> = [
+                    ("certificates", said("certificates", true)),
+                    ("udp", said("udp", listener.udp)),
+                    ("session_gateway", said("session_gateway", listener.session_gateway)),
+                    ("host_redirects", said("host_redirects", true)),
+                ]
+                .into_iter()
+                .filter_map(|(key, is)| is.then_some(key))
+                .collect();
+                for key in pointless {
+                    self.not_with(path.key(key), r#"protocol = "http""#);
+                }
+                (ListenerProtocol::Http, false, false)
+            }
+        };
+        Some(Listener {
+            protocol,
+            session_gateway,
+            bind: secondary::addresses(&listener.bind?),
+            balancers: secondary::networks(&listener.balancers),
+            certificates,
+            udp,
+            host_redirects,
+        })
     }
 
     /// The redirects; one that leads to what is itself redirected would go on for ever.
@@ -155,19 +195,13 @@ impl Check<'_> {
         }
     }
 
-    fn unused<'n>(
-        &mut self,
-        certificates: impl Iterator<Item = &'n String>,
-        listeners: &BTreeMap<String, Listener>,
-        others: &Others<'_>,
-    ) {
-        if self.places.lost_some(&SettingPath::of(&["listener"]), "certificates") {
+    fn unused_certificates<'n>(&mut self, all: impl Iterator<Item = &'n String>, served: &BTreeSet<String>) {
+        let listeners = SettingPath::of(&["listener"]);
+        let lacking = |path: &SettingPath| path.is_within(&listeners) && path.last_key() == Some("certificates");
+        if self.places.lost_some(&listeners, "certificates") || self.found.iter().any(|found| lacking(&found.path)) {
             return;
         }
-        let of_listeners = listeners.values().flat_map(|listener| &listener.certificates);
-        let of_others = others.pcoip.certificates.iter().chain(&others.fleet.certificate);
-        let served: BTreeSet<&String> = of_listeners.chain(of_others).collect();
-        for name in certificates.filter(|name| !served.contains(name)) {
+        for name in all.filter(|name| !served.contains(*name)) {
             self.note(SettingPath::of(&["certificate", name]), Problem::UnusedCertificate);
         }
     }

@@ -4,7 +4,6 @@ use super::Check;
 use crate::config::document::format::{Bind, Network};
 use crate::config::document::{self, PcoipTls};
 use crate::config::path::SettingPath;
-use crate::config::problem::Problem;
 use crate::config::{Blast, Fleet, Pcoip, Rdp, Udp};
 
 impl Check<'_> {
@@ -12,7 +11,7 @@ impl Check<'_> {
         let terminates_tls = matches!(pcoip.tls, PcoipTls::Terminate);
         if terminates_tls && !pcoip.bind.is_empty() && pcoip.certificates.is_empty() {
             self.missing(
-                &["pcoip", "certificates"],
+                &SettingPath::of(&["pcoip", "certificates"]),
                 r#"certificates = ["main"], or tls = "pass""#,
             );
         }
@@ -31,14 +30,17 @@ impl Check<'_> {
             .and_then(|file| self.file(&file, &SettingPath::of(&["fleet", "ca"]), false));
         if !fleet.bind.is_empty() || !fleet.peers.is_empty() {
             if fleet.certificate.is_none() {
-                self.missing(&["fleet", "certificate"], r#"certificate = "fleet""#);
+                self.missing(&SettingPath::of(&["fleet", "certificate"]), r#"certificate = "fleet""#);
             }
             if ca.is_none() {
-                self.missing(&["fleet", "ca"], r#"ca = "/etc/portcullis/fleet-ca.crt""#);
+                self.missing(
+                    &SettingPath::of(&["fleet", "ca"]),
+                    r#"ca = "/etc/portcullis/fleet-ca.crt""#,
+                );
             }
             if !has_key {
                 self.missing(
-                    &["node", "recognition_key"],
+                    &SettingPath::of(&["node", "recognition_key"]),
                     r#"recognition_key = { file = "/etc/portcullis/recognition.key" }: without it no node knows whose a token is"#,
                 );
             }
@@ -53,15 +55,6 @@ impl Check<'_> {
                 .into_iter()
                 .filter_map(|(name, at)| Some((name.parse().ok()?, at.0)))
                 .collect(),
-        }
-    }
-
-    /// Notes that a setting must be there, unless it was and has been found at fault.
-    fn missing(&mut self, path: &[&str], example: &str) {
-        let path = SettingPath::of(path);
-        if !self.places.lost(&path) && !self.found.iter().any(|found| found.path == path) {
-            let example = example.to_owned();
-            self.note(path, Problem::Missing { example });
         }
     }
 }
@@ -93,10 +86,10 @@ pub(super) fn udp(udp: &document::Udp) -> Udp {
     }
 }
 
-fn addresses(binds: &[Bind]) -> Vec<std::net::SocketAddr> {
+pub(super) fn addresses(binds: &[Bind]) -> Vec<std::net::SocketAddr> {
     binds.iter().map(|bind| bind.0).collect()
 }
 
-fn networks(networks: &[Network]) -> Vec<ipnet::IpNet> {
+pub(super) fn networks(networks: &[Network]) -> Vec<ipnet::IpNet> {
     networks.iter().map(|network| network.0).collect()
 }

@@ -17,7 +17,7 @@ use crate::types::Secret;
 /// Longest secret, in bytes.
 const MAX: u64 = 4096;
 
-/// Fewest characters of a recognition key: 128 bits in hexadecimal digits.
+/// Fewest characters of a key: 128 bits in hexadecimal digits.
 const MIN_KEY: usize = 32;
 
 /// The permission bit that lets everyone read.
@@ -39,8 +39,8 @@ impl Check<'_> {
         }
     }
 
-    /// The recognition key, if it cannot be guessed.
-    pub(super) fn recognition_key(&mut self, source: &KeySource, path: &SettingPath) -> Option<Secret> {
+    /// A key, if it cannot be guessed.
+    pub(super) fn key(&mut self, source: &KeySource, path: &SettingPath) -> Option<Secret> {
         let key = self.secret(source, path)?;
         if key.expose().chars().count() < MIN_KEY {
             self.note(path.clone(), Problem::ShortKey { min: MIN_KEY });
@@ -53,6 +53,17 @@ impl Check<'_> {
     pub(super) fn file(&mut self, file: &Path, path: &SettingPath, private: bool) -> Option<PathBuf> {
         let file = self.resolved(file);
         self.open(&file, path, private, 1).map(|_| file)
+    }
+
+    /// Checks that a file is there, readable, not empty and not longer than `limit` bytes.
+    pub(super) fn short_file(&mut self, file: &Path, path: &SettingPath, limit: u64) -> Option<PathBuf> {
+        let file = self.resolved(file);
+        let contents = self.open(&file, path, false, limit + 1)?;
+        if contents.bytes.len() as u64 <= limit {
+            return Some(file);
+        }
+        self.note(path.clone(), Problem::FileTooLong { file, limit });
+        None
     }
 
     fn secret(&mut self, source: &KeySource, path: &SettingPath) -> Option<Secret> {

@@ -13,6 +13,7 @@ use crate::config::problem::{Form, Problem};
 use crate::types::{self, NodeName};
 
 mod time_span;
+pub(in crate::config) mod web;
 
 pub(in crate::config) use time_span::TimeSpan;
 
@@ -80,7 +81,7 @@ pub(in crate::config) fn check(form: &str, text: &str) -> Result<(), Problem> {
         Path::FORM => text.parse::<Path>().map(drop),
         "name" => check_name(text),
         "user-name" => check_user_name(text),
-        _ => Ok(()),
+        other => web::check(other, text),
     }
 }
 
@@ -113,6 +114,8 @@ macro_rules! text_form {
         }
     };
 }
+
+use text_form;
 
 text_form!(TimeSpan, "time-span", { "pattern": "^[0-9]+ ?(ms|s|min|h)$" });
 text_form!(Bind, "bind", {});

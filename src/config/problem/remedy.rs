@@ -1,6 +1,6 @@
 //! What to do about each problem.
 
-use super::{Form, Problem};
+use super::Problem;
 use crate::config::path::{Quoted, TomlKey};
 
 impl Problem {
@@ -51,9 +51,10 @@ impl Problem {
             Self::AddressTaken { .. } => "Remove one, or use another port.".to_owned(),
             Self::AddressOverlap { .. } => "Bind single addresses, or use another port.".to_owned(),
             Self::Exceeds { .. } => "Lower this one, or raise that one.".to_owned(),
+            Self::NotWith { .. } => "Remove one of the two.".to_owned(),
             Self::SameUser { .. } => "Merge the two.".to_owned(),
             Self::UnusedCertificate => "Name it in a listener's certificates, or remove it.".to_owned(),
-            Self::NoUser => "Add [directory.user.NAME].".to_owned(),
+            Self::NoUser => "Add [directory.user.NAME], or set session_gateway = false in every listener.".to_owned(),
             Self::NoDesktop => "Name the user, or one of the user's groups, in a desktop.".to_owned(),
             Self::NobodyEntitled => "Name users or groups.".to_owned(),
             Self::RedirectLoop { .. } => {
@@ -64,6 +65,7 @@ impl Problem {
             Self::FileUnreadable { .. } => "Correct the path, or let this user read it.".to_owned(),
             Self::FileEmpty { .. } => "Write the file, or correct the path.".to_owned(),
             Self::FileOpenToAll { file } => format!("Run chmod o= {}.", Quoted(&file.to_string_lossy())),
+            Self::FileTooLong { .. } => "Make it shorter, or correct the path.".to_owned(),
             Self::SecretInline => r#"Put it into a file and write { file = "/path" }."#.to_owned(),
             Self::SecretSource => {
                 r#"Write { file = "/path" }, { env = "NAME" } or { credential = "name" }."#.to_owned()
@@ -73,34 +75,8 @@ impl Problem {
             Self::BadSecret { .. } => "Write the secret again.".to_owned(),
             Self::ShortKey { .. } => "Make one with: openssl rand -hex 32.".to_owned(),
             Self::PasswordHash(_) => "Make one with: portcullis hash-password.".to_owned(),
+            Self::Published(problem) => problem.remedy(),
             Self::Unforeseen => "Please report it with this line.".to_owned(),
-        }
-    }
-}
-
-impl Form {
-    /// What such a text looks like.
-    fn remedy(self) -> &'static str {
-        match self {
-            Self::Bind => r#"Write an address and a port, such as "0.0.0.0:443" or "[::]:443"."#,
-            Self::Network => r#"Write an address or a network, such as "10.0.0.5" or "10.0.0.0/24"."#,
-            Self::Host => {
-                r#"Write an address or a host name without port, such as "10.0.0.5" or "desk-7.example.com"."#
-            }
-            Self::BaseUrl => r#"Write "https://", a host, and a port if it is not 443: "https://gw-1.example.com"."#,
-            Self::Authority => r#"Write a host, and a port if only that is meant: "gw-1.example.com:8443"."#,
-            Self::BlastUrl => {
-                r#"Write "https://", a host, and ports where they are not 443: "https://gw-1.example.com:8443?udpport=8443"."#
-            }
-            Self::PcoipAddress => r#"Write an IPv4 address, and a port if it is not 4172: "203.0.113.10"."#,
-            Self::Thumbprint => "Write 64 hexadecimal digits, as from: openssl x509 -fingerprint -sha256.",
-            Self::NodeName => r#"Write 1 to 24 letters, digits, "." or "-", a letter or digit first, such as "gw-1"."#,
-            Self::Levels => r#"Write off, error, warn, info, debug or trace, or "info,portcullis::tunnel=debug"."#,
-            Self::AbsolutePath => r#"Write a path that starts with "/"."#,
-            Self::Name => r#"Use 1 to 64 letters, digits, "-", "_" or ".", a letter or digit first."#,
-            Self::UserName => {
-                r"Use 1 to 128 characters without spaces around them, and without control characters or \."
-            }
         }
     }
 }
@@ -133,7 +109,7 @@ fn syntax_remedy(why: &str) -> &'static str {
     }
 }
 
-fn did_you_mean(nearest: Option<&str>, otherwise: impl FnOnce() -> String) -> String {
+pub(super) fn did_you_mean(nearest: Option<&str>, otherwise: impl FnOnce() -> String) -> String {
     match nearest {
         Some(nearest) => format!("Did you mean {}?", TomlKey(nearest)),
         None => otherwise(),

@@ -26,6 +26,9 @@ pub(super) fn example(path: &SettingPath, name: &str, schema: &Json) -> String {
     if schema["additionalProperties"].is_object() {
         return format!("[{path}.NAME]");
     }
+    if schema["items"]["type"] == "object" {
+        return format!("[[{path}]]");
+    }
     let within = schema["required"]
         .get(0)
         .and_then(Json::as_str)
@@ -66,6 +69,7 @@ pub(super) fn retyped(schema: &Json, expected: Kind, value: &DeValue<'_>, path: 
         (None, Kind::Fraction) => "Write a number.".to_owned(),
         (None, Kind::Truth) => "Write true or false, without quotes.".to_owned(),
         (None, Kind::Date) => "Write a date.".to_owned(),
+        (None, Kind::List) if schema["items"]["type"] == "object" => format!("Write [[{path}]]."),
         (None, Kind::List) => r#"Write a list, such as ["a", "b"]."#.to_owned(),
         (None, Kind::Table) if schema["additionalProperties"].is_object() => format!("Write [{path}.NAME]."),
         (None, Kind::Table) => format!("Write [{path}]."),

@@ -4,14 +4,16 @@ use serde_json::Value as Json;
 
 use super::*;
 use crate::config::document::format::{self, TimeSpan};
-use crate::config::{SettingPath, schema};
+use crate::config::{SettingPath, schema, web};
 
 const REFERENCE: &str = include_str!("../../../docs/portcullis.toml");
 
 /// The reference with every setting that is off turned on.
 pub(super) fn all_on() -> String {
     let on = |line: &str| match line.strip_prefix('#') {
-        Some(setting) if setting.starts_with(|c: char| c.is_ascii_lowercase()) => setting.to_owned(),
+        Some(setting) if setting.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit()) => {
+            setting.to_owned()
+        }
         _ => line.to_owned(),
     };
     REFERENCE.lines().map(on).collect::<Vec<_>>().join("\n")
@@ -26,6 +28,9 @@ struct Setting {
 
 fn settings(schema: &Json, path: &[String], mandatory: bool, found: &mut Vec<Setting>) {
     let below = |key: &str| path.iter().cloned().chain([key.to_owned()]).collect::<Vec<_>>();
+    if let Some(entries) = tables_of(schema) {
+        return settings(entries, &below("*"), false, found);
+    }
     if schema["writeOnly"] != true && schema["type"] == "object" {
         if schema["additionalProperties"].is_object() {
             return settings(&schema["additionalProperties"], &below("*"), false, found);
@@ -43,23 +48,35 @@ fn settings(schema: &Json, path: &[String], mandatory: bool, found: &mut Vec<Set
     }
 }
 
+/// The schema of the tables in a list, if there can be tables in it.
+fn tables_of(schema: &Json) -> Option<&Json> {
+    let items = &schema["items"];
+    let choices = items["anyOf"].as_array().into_iter().flatten();
+    [items]
+        .into_iter()
+        .chain(choices)
+        .find(|choice| choice["type"] == "object")
+}
+
 fn all_settings() -> Vec<Setting> {
     let mut found = Vec::new();
     settings(&schema(), &[], true, &mut found);
-    assert!(found.len() > 40);
+    assert!(found.len() > 120);
     found
 }
 
-fn value_at<'a>(mut table: &'a toml::Value, path: &[String]) -> Option<&'a toml::Value> {
-    for key in path {
-        let inner = table.as_table()?;
-        table = if key == "*" {
-            inner.values().next()?
-        } else {
-            inner.get(key)?
-        };
-    }
-    Some(table)
+/// The setting at a path, of the first entry; or of any that has it.
+fn value_at<'a>(value: &'a toml::Value, path: &[String], of_any: bool) -> Option<&'a toml::Value> {
+    let Some((key, rest)) = path.split_first() else {
+        return Some(value);
+    };
+    let entries: Vec<_> = match (value.as_table(), value.as_array()) {
+        (Some(table), _) if key == "*" => table.values().collect(),
+        (_, Some(list)) if key == "*" => list.iter().filter(|entry| entry.is_table()).collect(),
+        _ => value.get(key).into_iter().collect(),
+    };
+    let mut entries = entries.into_iter().take(if of_any { usize::MAX } else { 1 });
+    entries.find_map(|entry| value_at(entry, rest, of_any))
 }
 
 fn same(written: &toml::Value, default: &Json) -> bool {
@@ -80,6 +97,18 @@ fn the_reference_is_valid_and_so_is_each_setting_that_is_off() {
     }
 }
 
+/// What is off by default, but shown in use: what it names would be reported as unused, or something else would miss it.
+const IN_USE: [&str; 8] = [
+    "backend.*.probe",
+    "listener.*.certificates",
+    "pool.*.targets.*.max_requests",
+    "rewrite.*.rule.*.query",
+    "rewrite.*.rule.*.when.*.matches",
+    "rule.*.hosts",
+    "rule.*.path.*.pool",
+    "rule.*.pool",
+];
+
 #[test]
 fn the_reference_holds_every_setting_and_its_default() {
     let (as_is, on): (toml::Value, toml::Value) =
@@ -91,14 +120,23 @@ fn the_reference_holds_every_setting_and_its_default() {
     } in all_settings()
     {
         let name = path.join(".");
-        assert!(value_at(&on, &path).is_some(), "{name} is not in docs/portcullis.toml");
-        let written = value_at(&as_is, &path);
+        let shown = value_at(&on, &path, true);
+        assert!(shown.is_some(), "{name} is not in docs/portcullis.toml");
+        let (_, table) = path.split_last().unwrap();
+        // A table that is off shows the defaults in it.
+        let is_on = value_at(&as_is, table, false).is_some();
+        let written = value_at(&as_is, &path, false);
         match schema.get("default") {
             // By default nobody is entitled, of which the reference would warn.
             Some(_) if name == "directory.desktop.*.users" => {}
-            Some(default) => assert!(same(written.unwrap(), default), "{name}: the default is {default}"),
+            Some(default) => {
+                let written = written.filter(|_| is_on).or(shown);
+                assert!(same(written.unwrap(), default), "{name}: the default is {default}");
+            }
+            None if !is_on => {}
             // The four protocols are no settings of their own: a desktop has one or more of them.
             None if mandatory || name.contains(".protocols.") => assert!(written.is_some(), "{name} is mandatory"),
+            None if IN_USE.contains(&name.as_str()) => {}
             None => assert!(written.is_none(), "{name} is off by default"),
         }
     }
@@ -120,6 +158,23 @@ fn what_is_left_out_is_what_the_reference_says() {
     assert_eq!(small.udp, reference.udp);
     assert_eq!(small.fleet, reference.fleet);
     assert_eq!(small.authentication, reference.authentication);
+    assert_eq!(small.web.error_pages, reference.web.error_pages);
+    assert_eq!(small.web.forwarded, reference.web.forwarded);
+    assert_eq!(small.web.access_log, reference.web.access_log);
+    assert_eq!(small.web.affinity_key, reference.web.affinity_key);
+    assert_eq!(small.web.resolvers, reference.web.resolvers);
+    let (shop, images) = (&reference.web.pools["shop"], &reference.web.pools["images"]);
+    let without_targets = |pool: &web::Pool| web::Pool {
+        targets: Vec::new(),
+        ..pool.clone()
+    };
+    assert_eq!(without_targets(shop), without_targets(images));
+    assert_eq!(reference.web.probes["shop"], web::Probe::default());
+    let backend = web::Backend {
+        probe: None,
+        ..reference.web.backends["shop"].clone()
+    };
+    assert_eq!(backend, web::Backend::default());
 }
 
 #[test]
@@ -146,6 +201,9 @@ fn every_setting_of_the_schema_is_described() {
             let path = path.key(key);
             assert!(property["description"].is_string(), "{path} has no description");
             described(property, &path);
+            if let Some(table) = tables_of(property) {
+                described(table, &path.key("*"));
+            }
         }
         if schema["additionalProperties"].is_object() {
             described(&schema["additionalProperties"], &path.key("*"));
