@@ -1,8 +1,18 @@
 //! Step 3: what a request is, from its method and path.
+//!
+//! On a listener with the session gateway its own paths are read here, byte for byte. Everything else is the web's: the
+//! path gets its one spelling ([`path`]), [`host`] says under which name it is asked for, and [`web`] finds the rule.
 
 use http::{Method, Uri};
 
+pub mod host;
 pub mod masque;
+pub mod path;
+pub mod paths;
+pub mod redirect;
+pub mod web;
+
+mod trie;
 
 use crate::types::Mark;
 
@@ -83,6 +93,13 @@ pub fn route<'a>(method: &Method, uri: &'a Uri) -> Result<Routed<'a>, Unrouted> 
     } else {
         Err(Unrouted::MethodNotAllowed { allow })
     }
+}
+
+/// Whether a path, as it was sent, is one of the session gateway's own, whether something lives there or not. `/` is the
+/// session gateway's only where nothing else is.
+pub fn is_of_session_gateway(path: &str) -> bool {
+    matches!(path, "/favicon.ico" | "/broker/xml" | "/portal" | Mark::PATH)
+        || ["/ice/", "/r/", "/d/"].iter().any(|folder| path.starts_with(folder))
 }
 
 /// The token and the agent's path in the path of a Blast connection (secondary protocols sheet 1.1):
@@ -200,6 +217,38 @@ mod tests {
             let uri: Uri = path.parse().unwrap();
             assert_eq!(route(&Method::POST, &uri), Err(Unrouted::NotFound), "{path}");
         }
+    }
+
+    #[test]
+    fn whatever_is_served_here_is_of_the_session_gateway() {
+        for path in [
+            "/favicon.ico",
+            "/portal",
+            "/broker/xml",
+            "/ice/tunnel?t",
+            "/ice/reconnect",
+            "/r/t/d/x",
+            "/r/",
+            "/d/x",
+        ] {
+            let uri = Uri::from_static(path);
+            assert!(is_of_session_gateway(uri.path()), "{path}");
+            assert!(route(&Method::PUT, &uri) != Err(Unrouted::NotFound), "{path}");
+        }
+        for path in [
+            "/",
+            "/favicon.ico/",
+            "/broker",
+            "/r",
+            "/rx/",
+            "/Portal",
+            "/portal/",
+            "//portal",
+            "",
+        ] {
+            assert!(!is_of_session_gateway(path), "{path}");
+        }
+        assert!(is_of_session_gateway("/ice/what"), "the folder is kept whole");
     }
 
     #[test]
