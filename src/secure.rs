@@ -22,6 +22,7 @@ pub use certificates::{Certificates, Leaf};
 pub use faults::{LoadFault, Problem, Warning, WarningKind};
 pub use first_bytes::Opening;
 pub use hello::name_asked_for;
+pub use load::own_certificate;
 pub use mutual::{Mutual, MutualFault};
 pub use quic::{SecuredQuic, handshake as quic_handshake, quic_config};
 pub use self_signed::{SelfSigned, self_signed};
@@ -104,8 +105,10 @@ pub struct TlsFacts {
     pub group: Option<NamedGroup>,
     /// The name that the client asked for, in lower case; `None` also if it asked for an IP address.
     pub sni: Option<Box<str>>,
-    /// Whether the client agreed to the application protocol by name (ALPN); it is `http/1.1` either way.
+    /// Whether the client agreed to the application protocol by name (ALPN); without, it is `http/1.1`.
     pub alpn: bool,
+    /// Whether that is HTTP/2.
+    pub h2: bool,
     /// Whether an earlier session was resumed.
     pub resumed: bool,
 }
@@ -177,6 +180,7 @@ impl TlsFacts {
             group: session.negotiated_key_exchange_group().map(|group| group.name()),
             sni: session.server_name().map(Box::from),
             alpn: session.alpn_protocol().is_some(),
+            h2: session.alpn_protocol() == Some(H2),
             resumed: session.handshake_kind() == Some(HandshakeKind::Resumed),
         })
     }
@@ -215,6 +219,9 @@ fn reason(cause: &io::Error) -> CloseReason {
         CloseReason::ClientClosed
     }
 }
+
+/// HTTP/2, as it is named in a handshake.
+const H2: &[u8] = b"h2";
 
 /// Room for the first message of today's browsers, with a post-quantum key share; freed as soon as it is read.
 const FIRST_READ: usize = 2048;

@@ -76,14 +76,30 @@ impl Certificates {
     pub fn leaf_for(&self, host: &str) -> Option<CertificateDer<'static>> {
         let name = Some(host.to_ascii_lowercase()).filter(|host| host.parse::<IpAddr>().is_err());
         let Choice(keys) = self.choice(name.as_deref());
-        keys.first()?.cert.first().cloned()
+        keys.first()?.0.cert.first().cloned()
+    }
+
+    /// Whether a certificate speaks for `host` by name, while the one that a client is shown who asks for `shown` does not.
+    /// Both are in lower case.
+    pub fn has_another_for(&self, host: &str, shown: &str) -> bool {
+        let Some(Choice(wanted)) = self.named(host) else {
+            return false;
+        };
+        let Choice(served) = self.choice(Some(shown));
+        let speaks = |leaf: usize| {
+            let names = self.leaves.get(leaf).map_or(&[][..], |leaf| leaf.names.as_slice());
+            names.iter().any(|name| covers(name, host))
+        };
+        let is_wanted = |leaf: usize| wanted.iter().any(|(_, other)| *other == leaf);
+        !served.iter().any(|(_, leaf)| is_wanted(*leaf) || speaks(*leaf))
     }
 
     fn of(pairs: Vec<Pair>) -> Self {
         let mut default = Choice::default();
         if let Some(first) = pairs.first() {
-            for twin in pairs.iter().filter(|pair| pair.leaf.names == first.leaf.names) {
-                default.offer(twin);
+            let twins = pairs.iter().enumerate();
+            for (leaf, twin) in twins.filter(|(_, pair)| pair.leaf.names == first.leaf.names) {
+                default.offer(twin, leaf);
             }
         }
         let mut set = Self {
@@ -106,7 +122,7 @@ impl Certificates {
                 Some(parent) => (&mut self.wildcard, parent),
                 None => (&mut self.exact, name.as_str()),
             };
-            if !table.entry(key.into()).or_default().offer(&pair) {
+            if !table.entry(key.into()).or_default().offer(&pair, self.leaves.len()) {
                 shadowed.push(name.clone());
             }
         }
@@ -123,11 +139,13 @@ impl Certificates {
     }
 
     fn choice(&self, sni: Option<&str>) -> &Choice {
-        let named = sni.map(|name| name.strip_suffix('.').unwrap_or(name)).and_then(|name| {
-            let above = || name.split_once('.').and_then(|(_, parent)| self.wildcard.get(parent));
-            self.exact.get(name).or_else(above)
-        });
-        named.unwrap_or(&self.default)
+        sni.and_then(|name| self.named(name)).unwrap_or(&self.default)
+    }
+
+    fn named(&self, name: &str) -> Option<&Choice> {
+        let name = name.strip_suffix('.').unwrap_or(name);
+        let above = || name.split_once('.').and_then(|(_, parent)| self.wildcard.get(parent));
+        self.exact.get(name).or_else(above)
     }
 }
 
@@ -135,12 +153,12 @@ impl ResolvesServerCert for Certificates {
     /// The TLS library hands the name over in lower case, and nothing if the client wrote an IP address.
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let Choice(keys) = self.choice(hello.server_name());
-        let fits = |key: &&Arc<CertifiedKey>| key.key.choose_scheme(hello.signature_schemes()).is_some();
-        match keys.as_slice() {
+        let fits = |(key, _): &&(Arc<CertifiedKey>, usize)| key.key.choose_scheme(hello.signature_schemes()).is_some();
+        let (key, _) = match keys.as_slice() {
             [only] => Some(only),
             several => several.iter().find(fits).or(several.last()),
-        }
-        .cloned()
+        }?;
+        Some(Arc::clone(key))
     }
 }
 
@@ -152,19 +170,27 @@ impl fmt::Debug for Certificates {
     }
 }
 
-/// The keys that can speak for one name, at most one of a kind, the preferred first.
+/// Whether the name in a certificate speaks for a host; a wildcard does for one label.
+fn covers(name: &str, host: &str) -> bool {
+    match name.strip_prefix("*.") {
+        Some(parent) => host.split_once('.').is_some_and(|(_, above)| above == parent),
+        None => name == host,
+    }
+}
+
+/// The keys that can speak for one name, at most one of a kind, the preferred first; each with the number of its leaf.
 #[derive(Default)]
-struct Choice(Vec<Arc<CertifiedKey>>);
+struct Choice(Vec<(Arc<CertifiedKey>, usize)>);
 
 impl Choice {
     /// Takes the pair in, unless one of its kind is there already.
-    fn offer(&mut self, pair: &Pair) -> bool {
+    fn offer(&mut self, pair: &Pair, leaf: usize) -> bool {
         let kind = pair.key.key.algorithm();
-        if self.0.iter().any(|key| key.key.algorithm() == kind) {
+        if self.0.iter().any(|(key, _)| key.key.algorithm() == kind) {
             return false;
         }
-        self.0.push(Arc::clone(&pair.key));
-        self.0.sort_by_key(|key| cost(key.key.algorithm()));
+        self.0.push((Arc::clone(&pair.key), leaf));
+        self.0.sort_by_key(|(key, _)| cost(key.key.algorithm()));
         true
     }
 }

@@ -26,6 +26,18 @@ pub(super) struct Pair {
     pub(super) warnings: Vec<Warning>,
 }
 
+/// A certificate of this node with its key, to be shown to a server that asks for one. Blocks on the file system.
+///
+/// # Errors
+/// Every fault of its files.
+pub fn own_certificate(
+    name: &str,
+    files: Option<&config::Certificate>,
+    now: Timestamp,
+) -> Result<Arc<CertifiedKey>, Vec<LoadFault>> {
+    load_pair(name, files, now).map(|pair| pair.key)
+}
+
 /// Reads chain and key, and checks all that can be known without a client.
 pub(super) fn load_pair(
     name: &str,

@@ -92,6 +92,7 @@ fn facts_of(connection: &quinn::Connection) -> TlsFacts {
         group: None,
         sni: data.and_then(|data| data.server_name).map(Box::from),
         alpn: true,
+        h2: false,
         resumed: false,
     }
 }

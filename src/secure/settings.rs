@@ -33,7 +33,8 @@ impl fmt::Debug for Tickets {
     }
 }
 
-/// TLS 1.2 and 1.3 with authenticated encryption, a post-quantum key exchange for whoever knows it, and `http/1.1`.
+/// TLS 1.2 and 1.3 with authenticated encryption, a post-quantum key exchange for whoever knows it, and `h2` before
+/// `http/1.1`.
 ///
 /// # Errors
 /// Only if the cryptographic library lacks what every build of it has.
@@ -47,7 +48,7 @@ pub fn server_config(
         .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?
         .with_no_client_auth()
         .with_cert_resolver(certificates);
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![super::H2.to_vec(), b"http/1.1".to_vec()];
     config.ticketer = Arc::clone(&tickets.0);
     config.send_tls13_tickets = 1;
     config.session_storage = Arc::new(NoServerSessionStorage {});
