@@ -14,8 +14,20 @@ use tokio::time::{Instant, timeout_at};
 use crate::types::Target;
 
 mod agent;
+mod balance;
+pub mod connect;
+mod lanes;
+mod pool;
+mod pools;
+pub mod probe;
+mod resolve;
+pub mod web;
 
 pub use agent::{AgentFault, Agents, Upstream};
+pub use pool::{Condition, Derive, DeriveNothing, Lease, Outcome, Pool, PoolView, Roster, TargetId, TargetView};
+pub use pools::{Fittings, Home, Pools, PoolsView};
+pub use probe::{ProbeFault, ProbeResult};
+pub use resolve::{DnsFault, NameView};
 
 /// Connects to `target` within `limit`: resolves its name and tries its addresses in turn.
 ///
