@@ -14,6 +14,7 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, fmt};
 use crate::config::{Log, LogFormat};
 use crate::fault::{CloseReason, Refusal, Source};
 
+pub mod access;
 mod counters;
 pub mod diagnosis;
 pub mod exposition;
