@@ -103,6 +103,51 @@ where
     poll_fn(|cx| joined.poll(cx)).await
 }
 
+/// As [`pass`], and ends when nothing has passed for as long as `idle`; with the bytes that went to `upstream` and those that
+/// went to `client`.
+///
+/// # Cancel safety
+/// As [`Relay::run`].
+pub async fn pass_within<C, U>(client: &mut C, upstream: &mut U, idle: Duration) -> (CloseReason, u64, u64)
+where
+    C: AsyncRead + AsyncWrite + Unpin,
+    U: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut joined = Joined {
+        client,
+        upstream,
+        watch: |_: &[u8]| {},
+        up: Lane::default(),
+        down: Lane::default(),
+    };
+    let (mut up, mut down) = (0, 0);
+    let mut last = clock::now();
+    let mut sleep = pin!(sleep_until((last + idle).into()));
+    let reason = poll_fn(|cx| {
+        let passed = joined.poll(cx);
+        let moved = (joined.up.take_moved(), joined.down.take_moved());
+        if moved != (0, 0) {
+            up += moved.0;
+            down += moved.1;
+            last = clock::now();
+        }
+        if passed.is_ready() {
+            return passed;
+        }
+        // Set once and looked at when it fires, not moved with every byte.
+        while sleep.as_mut().poll(cx).is_ready() {
+            let due = (last + idle).into();
+            if due <= sleep.deadline() {
+                return Poll::Ready(CloseReason::Idle);
+            }
+            sleep.as_mut().reset(due);
+        }
+        Poll::Pending
+    })
+    .await;
+    (reason, up, down)
+}
+
 /// Why the route of this grant has ended: with its session, or taken away by its user.
 fn end_of(grant: &Grant) -> CloseReason {
     grant.revocation().unwrap_or(CloseReason::Killed)
