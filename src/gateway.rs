@@ -11,37 +11,40 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arc_swap::{ArcSwap, Guard};
+use bytes::Bytes;
 use http::header::COOKIE;
-use http::{Request, Response, StatusCode};
-use hyper::body::Incoming as RequestBody;
+use http::{Request, Response, StatusCode, Version};
 use ipnet::IpNet;
 use rustls::pki_types::CertificateDer;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use crate::clock;
 use crate::config::Config;
 use crate::control::{Control, Exchange, Unanswered};
-use crate::fault::{CloseReason, Refusal};
+use crate::fault::{CloseReason, Refusal, WebFault};
 use crate::fleet::{self, Fleet};
 use crate::grant::{Denied, Granted, Secondary, Store};
 use crate::inspect::{self, Rejected};
-use crate::listen::{Caps, Incoming};
+use crate::listen::{Accepted, Caps, Facts, Incoming, Permit};
 use crate::observe::{self, Kind, Refused};
+use crate::publish::{Published, Publisher};
 use crate::route::{self, Routed, Unrouted};
-use crate::secure::{self, Certificates, Secured};
+use crate::secure::{self, Certificates, Secured, TlsFacts};
 use crate::tunnel::flow::Flows;
 use crate::tunnel::https::{self, Carrier, Registry};
 use crate::types::SessionId;
 use crate::upstream::Agents;
+use crate::wire::{Gone, Sink, Source};
 
 mod answer;
 mod blast;
 mod conversation;
 mod departure;
 pub mod external;
-mod headwise;
 mod http1;
+mod http2;
 mod http3;
 pub mod lifecycle;
 mod mark;
@@ -51,12 +54,13 @@ mod portal;
 mod rdp;
 mod redirect;
 mod sister;
+mod upgraded;
+mod web;
 
-use answer::Reply;
 use conversation::{Conversation, tell};
-use departure::{Departure, Destination};
+use departure::Destination;
 use external::External;
-use http1::Outcome;
+use http1::{Next, Respond};
 use lifecycle::Lifecycle;
 use mark::MarkKey;
 pub use pcoip::PcoipDoor;
@@ -75,6 +79,8 @@ pub struct Plan {
     pub agents: Agents,
     /// The port of PCoIP, if it is open.
     pub pcoip: Option<PcoipDoor>,
+    /// What is published for clients of the web.
+    pub web: Published,
 }
 
 impl Plan {
@@ -87,7 +93,7 @@ impl Plan {
             .filter(|(address, _)| address.port() == port)
             .or_else(|| with_port(port));
         let (_, door) = by_port.or_else(here).or_else(|| self.doors.iter().next())?;
-        door.certificates.leaf_for(host)
+        door.certificates.as_ref()?.leaf_for(host)
     }
 }
 
@@ -96,12 +102,18 @@ impl Plan {
 pub struct Door {
     /// Peers whose PROXY header is believed.
     pub balancers: Arc<[IpNet]>,
-    /// TLS with its certificates.
-    pub tls: Arc<rustls::ServerConfig>,
+    /// TLS with its certificates; `None` on a listener of plain HTTP.
+    pub tls: Option<Arc<rustls::ServerConfig>>,
     /// QUIC with the same certificates, if the listener serves UDP.
     pub quic: Option<quinn::ServerConfig>,
     /// Those certificates.
-    pub certificates: Arc<Certificates>,
+    pub certificates: Option<Arc<Certificates>>,
+}
+
+/// A connection after the steps that its listener takes.
+enum Arrived {
+    Secured(Secured),
+    Plain(Accepted),
 }
 
 /// Everything that connections share.
@@ -117,6 +129,7 @@ pub struct Gateway {
     tasks: TaskTracker,
     mark_key: MarkKey,
     external: External,
+    publisher: Arc<Publisher>,
 }
 
 impl Gateway {
@@ -128,7 +141,9 @@ impl Gateway {
         tunnels: Arc<Registry>,
         caps: Arc<Caps>,
         tasks: TaskTracker,
+        publisher: Arc<Publisher>,
     ) -> Self {
+        publisher.apply(&plan.web, clock::now());
         grants.watch().set_places((&plan.config).into());
         let flows = Flows::new(plan.config.udp, grants.watch().clone(), tasks.clone());
         Self {
@@ -142,6 +157,7 @@ impl Gateway {
             tasks,
             mark_key: MarkKey::draw(),
             external: External::default(),
+            publisher,
         }
     }
 
@@ -150,7 +166,14 @@ impl Gateway {
         let facts = incoming.facts().clone();
         // Boxed, because a connection stays for hours and needs the room of its arrival for a moment.
         let reason = match Box::pin(self.arrive(incoming, address)).await {
-            Ok((secured, plan)) => return Box::pin(self.converse(secured, plan)).await,
+            Ok((Arrived::Secured(secured), plan)) => {
+                let (io, facts, tls, permit) = secured.into_parts();
+                return Box::pin(self.converse(io, (facts, Some(tls), permit), plan)).await;
+            }
+            Ok((Arrived::Plain(accepted), plan)) => {
+                let (io, facts, permit) = accepted.into_parts();
+                return Box::pin(self.converse(io, (facts, None, permit), plan)).await;
+            }
             Err(reason) => reason,
         };
         self.grants.watch().counters().closed(reason);
@@ -164,40 +187,51 @@ impl Gateway {
         );
     }
 
-    /// Steps 1 and 2, under one deadline: who connects, and TLS.
-    async fn arrive(&self, incoming: Incoming, address: SocketAddr) -> Result<(Secured, Arc<Plan>), CloseReason> {
+    /// Steps 1 and 2, under one deadline: who connects, and TLS if the listener has that.
+    async fn arrive(&self, incoming: Incoming, address: SocketAddr) -> Result<(Arrived, Arc<Plan>), CloseReason> {
         let plan = self.plan.load_full();
         // A listener that a reload has just taken away: its last connections find nobody.
         let door = plan.doors.get(&address).ok_or(CloseReason::Drained)?;
         let arrived = async {
             let accepted = incoming.accept(&door.balancers).await?;
-            secure::handshake(accepted, door.tls.clone()).await
+            match &door.tls {
+                Some(tls) => secure::handshake(accepted, tls.clone()).await.map(Arrived::Secured),
+                None => Ok(Arrived::Plain(accepted)),
+            }
         };
-        let secured = timeout(plan.config.limits.handshake_timeout, arrived)
+        let arrived = timeout(plan.config.limits.handshake_timeout, arrived)
             .await
             .unwrap_or(Err(CloseReason::Timeout))?;
-        Ok((secured, plan))
+        Ok((arrived, plan))
     }
 
     /// Answers the connection's requests until it ends.
-    async fn converse(self: Arc<Self>, secured: Secured, plan: Arc<Plan>) {
-        let (io, facts, tls, _permit) = secured.into_parts();
-        let conversation = Arc::new(Conversation::new(facts, tls, self.grants.watch().clone()));
-        let respond = {
-            let (gateway, conversation) = (self.clone(), conversation.clone());
-            move |request| {
-                let (gateway, conversation) = (gateway.clone(), conversation.clone());
-                async move { gateway.respond(request, &conversation).await }
-            }
+    async fn converse<IO>(
+        self: Arc<Self>,
+        io: IO,
+        (facts, tls, _permit): (Facts, Option<TlsFacts>, Permit),
+        plan: Arc<Plan>,
+    ) where
+        IO: AsyncRead + AsyncWrite + Unpin + Send,
+    {
+        let conversation = Conversation::new(facts, tls, self.grants.watch().clone());
+        let speaker = Speaker {
+            gateway: &self,
+            conversation: &conversation,
         };
-        let ended = http1::serve(io, plan.config.limits.head_timeout, respond, self.lifecycle.draining()).await;
+        let (idle, draining) = (plan.config.limits.head_timeout, self.lifecycle.draining());
+        let ended = if conversation.tls.as_ref().is_some_and(|tls| tls.h2) {
+            Box::pin(http2::serve(io, idle, speaker, draining)).await
+        } else {
+            http1::serve(io, idle, speaker, draining).await
+        };
         conversation.log(conversation.end().unwrap_or(ended));
     }
 
     /// Answers one request: route, inspect, and on to whatever it is. A tunnel leaves HTTP without waiting.
-    async fn respond(&self, request: Request<RequestBody>, conversation: &Conversation) -> Outcome {
-        let uri = request.uri().clone();
-        let routed = route::route(request.method(), &uri);
+    async fn respond<B: Source>(&self, request: &Request<()>, body: &mut B, conversation: &Conversation) -> Outcome {
+        let uri = request.uri();
+        let routed = route::route(request.method(), uri);
         conversation.note_request(matches!(routed, Ok(Routed::Health | Routed::Mark(_))));
         let is_secondary = matches!(
             routed,
@@ -207,35 +241,38 @@ impl Gateway {
             // Another node carries secondaries here, and nothing else.
             return Outcome::Answer(answer::not_found());
         }
-        if let Some(elsewhere) = self.sent_on(&request, conversation) {
+        if let Some(elsewhere) = self.sent_on(request, conversation) {
             return Outcome::Answer(answer::redirect(&elsewhere));
         }
         let answer = match routed {
             Ok(Routed::Health) => answer::health(self.lifecycle.is_in_service(), request.method()),
             Ok(Routed::Mark(mark)) => answer::mark(self.mark_key.answer(mark)),
             Ok(Routed::Portal) => {
-                let quic = self.quic_port(&request, conversation);
-                let authority = inspect::authority(&request).ok().flatten();
+                let quic = self.quic_port(request, conversation);
+                let authority = inspect::authority(request).ok().flatten();
                 answer::portal(request.method(), authority.as_ref(), quic)
             }
-            Ok(Routed::Control) => self.control(request, conversation).await,
-            Ok(Routed::Tunnel { .. } | Routed::Resume { .. }) if !departure::is_chunked(&request) => {
+            Ok(Routed::Control) => self.control(request, body, conversation).await,
+            Ok(Routed::Tunnel { .. } | Routed::Resume { .. }) if request.version() == Version::HTTP_2 => {
+                return Outcome::NeedsHttp1;
+            }
+            Ok(Routed::Tunnel { .. } | Routed::Resume { .. }) if !departure::is_chunked(request) => {
                 conversation.end_with(CloseReason::Malformed);
                 answer::not_chunked()
             }
             Ok(Routed::Tunnel { token }) => match self.admit(token, Secondary::Tunnel, conversation) {
-                Ok(granted) => return Self::leave(request, self.tunnel(granted, token)),
+                Ok(granted) => return Self::leave(self.tunnel(granted, token)),
                 Err(denied) => return self.carry_or_turn_away(Kind::Tunnel, request, &denied, conversation),
             },
             Ok(Routed::Resume { token, secret }) => match self.resume(token, secret, conversation) {
-                Ok(carrier) => return Self::leave(request, carrier),
+                Ok(carrier) => return Self::leave(carrier),
                 Err(denied) => return self.carry_or_turn_away(Kind::Tunnel, request, &denied, conversation),
             },
             Ok(Routed::Blast { token, path }) => {
                 let path = uri
                     .query()
                     .map_or(Cow::Borrowed(path), |query| format!("{path}?{query}").into());
-                return self.blast((token, &path), request, conversation).await;
+                return self.blast((token, &path), request, body.length(), conversation).await;
             }
             Err(Unrouted::MethodNotAllowed { allow }) => answer::method_not_allowed(allow),
             Err(Unrouted::NotFound) => answer::not_found(),
@@ -244,14 +281,19 @@ impl Gateway {
     }
 
     /// A control message: inspected, then answered by the sign-in and the broker.
-    async fn control(&self, request: Request<RequestBody>, conversation: &Conversation) -> Response<Reply> {
+    async fn control<B: Source>(
+        &self,
+        request: &Request<()>,
+        body: &mut B,
+        conversation: &Conversation,
+    ) -> Response<Bytes> {
         let limits = self.plan().config.limits.clone();
-        let authority = match inspect::authority(&request) {
+        let authority = match inspect::authority(request) {
             Ok(authority) => authority,
             Err(rejected) => return Self::reject(rejected, conversation),
         };
         let cookies: Vec<_> = request.headers().get_all(COOKIE).iter().cloned().collect();
-        let message = match inspect::control_body(request, limits.body_timeout).await {
+        let message = match inspect::control_body(request.headers(), body, limits.body_timeout).await {
             Ok(message) => message,
             Err(rejected) => return Self::reject(rejected, conversation),
         };
@@ -299,30 +341,30 @@ impl Gateway {
         })
     }
 
-    fn leave(request: Request<RequestBody>, carrier: Carrier) -> Outcome {
+    fn leave(carrier: Carrier) -> Outcome {
         let head = answer::head(&answer::tunnel());
-        Outcome::Leave(Departure::new(request, Destination::Tunnel { head, carrier }))
+        Outcome::Leave(Destination::Tunnel { head, carrier })
     }
 
     /// Takes a request to the node that minted its grant, if there is a way; or else turns it away.
     fn carry_or_turn_away(
         &self,
         kind: Kind,
-        request: Request<RequestBody>,
+        request: &Request<()>,
         denied: &Denied,
         conversation: &Conversation,
     ) -> Outcome {
         match self.sister(kind, fleet::Kind::Http, denied, &conversation.facts) {
             Some(sister) => {
-                let carried = Carried::new(sister, &request);
-                Outcome::Leave(Departure::new(request, Destination::Sister(Box::new(carried))))
+                let carried = Carried::new(sister, request);
+                Outcome::Leave(Destination::Sister(Box::new(carried)))
             }
             None => Outcome::Answer(Self::turn_away(kind, denied, conversation)),
         }
     }
 
     /// Nothing was dialled: says so to the log in full, to the client hardly anything.
-    fn turn_away(kind: Kind, denied: &Denied, conversation: &Conversation) -> Response<Reply> {
+    fn turn_away(kind: Kind, denied: &Denied, conversation: &Conversation) -> Response<Bytes> {
         conversation.end_with(CloseReason::Refused(denied.reason));
         Self::note_refusal(kind, denied, conversation);
         answer::refused(denied.reason)
@@ -371,7 +413,7 @@ impl Gateway {
         listener.is_some_and(|listener| listener.udp)
     }
 
-    fn reject(rejected: Rejected, conversation: &Conversation) -> Response<Reply> {
+    fn reject(rejected: Rejected, conversation: &Conversation) -> Response<Bytes> {
         tracing::debug!(client = %conversation.facts.client, step = "inspect", "request rejected: {rejected}");
         conversation.end_with(rejected.close_reason());
         answer::closing(answer::text(rejected.status(), rejected.words()))
@@ -385,13 +427,15 @@ impl Gateway {
         self.plan.load()
     }
 
-    /// Puts another plan in force. Open connections stay as they are; what they ask next follows the new one.
+    /// Puts another plan in force, after the [publisher](Self::publisher) was told of it. Open connections stay as they
+    /// are; what they ask next follows the new one.
     pub fn put_in_force(&self, plan: Plan) {
         self.caps.set_limits(&plan.config.limits);
         self.grants.set_limits(plan.config.session.clone());
         self.grants.watch().set_places((&plan.config).into());
         self.flows.set_limits(plan.config.udp);
         self.plan.store(Arc::new(plan));
+        self.publisher.retire(clock::now());
         self.external.ask_again();
     }
 
@@ -408,6 +452,11 @@ impl Gateway {
     /// The grants.
     pub fn grants(&self) -> &Arc<Store> {
         &self.grants
+    }
+
+    /// What is published for clients of the web.
+    pub fn publisher(&self) -> &Arc<Publisher> {
+        &self.publisher
     }
 
     /// The open tunnels.
@@ -456,6 +505,7 @@ impl Gateway {
             tracing::info!(session = %grant.id(), user = %grant.user(), reason = reason.code(), "session closed");
         }
         self.control.sweep(now);
+        self.plan().web.sweep(now);
         self.grants.watch().tick(now);
     }
 
@@ -466,17 +516,74 @@ impl Gateway {
         };
         let (io, _facts, _permit) = accepted.into_parts();
         let head_timeout = self.plan().config.limits.head_timeout;
-        let respond = {
-            let gateway = self.clone();
-            move |request: Request<RequestBody>| {
-                let answer = match route::route(request.method(), request.uri()) {
-                    Ok(Routed::Health) => answer::health(gateway.lifecycle.is_in_service(), request.method()),
-                    _ => answer::text(StatusCode::NOT_FOUND, "only the health check is answered here\n"),
-                };
-                std::future::ready(Outcome::Answer(answer))
-            }
+        let health = HealthOnly(&self.lifecycle);
+        http1::serve(io, head_timeout, health, self.lifecycle.draining()).await;
+    }
+}
+
+/// What becomes of a request.
+enum Outcome {
+    /// It is answered, and the connection goes on.
+    Answer(Response<Bytes>),
+    /// It leaves HTTP, and takes the connection with it.
+    Leave(Destination),
+    /// It needs a connection of its own, as HTTP/1.1 has them.
+    NeedsHttp1,
+}
+
+/// The gateway, as it answers the requests of one connection.
+struct Speaker<'a> {
+    gateway: &'a Gateway,
+    conversation: &'a Conversation,
+}
+
+impl Respond for Speaker<'_> {
+    async fn refuse<A: Sink>(&self, fault: WebFault, mut sink: A) {
+        let plan = self.gateway.plan.load_full();
+        if !plan.web.is_empty() {
+            return self.gateway.refuse_unread(&plan, fault, sink, self.conversation).await;
+        }
+        let words = answer::closing(answer::text(fault.status(), fault.words()));
+        // Whether it is read or not, there is nothing else to say.
+        let _ = answer::send(&mut sink, words).await;
+    }
+
+    async fn respond<B: Source, A: Sink>(&self, request: Request<()>, mut body: B, mut answer: A) -> Next {
+        let plan = self.gateway.plan.load_full();
+        if let Some(published) = Gateway::published(&plan, &request, self.conversation) {
+            let answered = self
+                .gateway
+                .publish(&plan, published, request, (body, answer), self.conversation);
+            return Box::pin(answered).await;
+        }
+        let outcome = self.gateway.respond(&request, &mut body, self.conversation);
+        // Boxed: a connection is idle for longer than it is answered.
+        match Box::pin(outcome).await {
+            Outcome::Answer(response) => sent(answer::send(&mut answer, response).await),
+            Outcome::Leave(to) => Next::Leave(to),
+            Outcome::NeedsHttp1 => Next::NeedsHttp1,
+        }
+    }
+}
+
+/// Answers the health check and nothing else.
+struct HealthOnly<'a>(&'a Lifecycle);
+
+impl Respond for HealthOnly<'_> {
+    async fn respond<B: Source, A: Sink>(&self, request: Request<()>, _body: B, mut answer: A) -> Next {
+        let response = match route::route(request.method(), request.uri()) {
+            Ok(Routed::Health) => answer::health(self.0.is_in_service(), request.method()),
+            _ => answer::text(StatusCode::NOT_FOUND, "only the health check is answered here\n"),
         };
-        http1::serve(io, head_timeout, respond, self.lifecycle.draining()).await;
+        sent(answer::send(&mut answer, response).await)
+    }
+}
+
+/// What becomes of a connection whose client has read its answer, or not.
+fn sent(sent: Result<(), Gone>) -> Next {
+    match sent {
+        Ok(()) => Next::KeepOpen,
+        Err(Gone) => Next::Close(CloseReason::ClientClosed),
     }
 }
 

@@ -15,6 +15,8 @@
 //! 7. [`tunnel`] runs the admitted secondary.
 //! 8. [`upstream`] dials the desktop that the grant names.
 //!
+//! A request of the web leaves after `inspect`: [`publish`] takes it to a target of its rule's pool.
+//!
 //! [`gateway`] joins the steps and is the file to read first; [`node`] builds everything from a configuration.
 
 pub mod admin;
@@ -33,8 +35,10 @@ pub mod inspect;
 pub mod listen;
 pub mod node;
 pub mod observe;
+pub mod publish;
 pub mod route;
 pub mod secure;
 pub mod tunnel;
 pub mod types;
 pub mod upstream;
+pub mod wire;

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 ///
 /// Steps stand in pipeline order, because each consumes the type that the step before it made
 /// (docs/architecture.md).
-const FROM_THE_GROUND_UP: [&str; 21] = [
+const FROM_THE_GROUND_UP: [&str; 23] = [
     "types",
     "fault",
     "clock",
@@ -21,6 +21,7 @@ const FROM_THE_GROUND_UP: [&str; 21] = [
     "observe",
     "listen",
     "secure",
+    "wire",
     "route",
     "inspect",
     "upstream",
@@ -30,6 +31,7 @@ const FROM_THE_GROUND_UP: [&str; 21] = [
     "fleet",
     "tunnel",
     "control",
+    "publish",
     "client",
     "gateway",
     "admin",

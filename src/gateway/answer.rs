@@ -10,17 +10,15 @@ use http::header::{
 };
 use http::uri::Authority;
 use http::{HeaderName, HeaderValue, Method, Response, StatusCode};
-use http_body_util::Full;
 use jiff::fmt::rfc2822::DateTimePrinter;
+use tokio::time::timeout;
 
 use super::portal;
 use crate::clock;
 use crate::control::Answered;
 use crate::fault::Refusal;
 use crate::types::MarkAnswer;
-
-/// An answer's body.
-pub(super) type Reply = Full<Bytes>;
+use crate::wire::{Gone, Length, Sink};
 
 /// Shown by browsers, and what the balancer's health check asks for.
 const FAVICON: &[u8] = include_bytes!("favicon.ico");
@@ -28,11 +26,14 @@ const FAVICON: &[u8] = include_bytes!("favicon.ico");
 /// What a client is told that is not admitted.
 const REFUSED: &str = "not admitted\n";
 
+/// For a client to read an answer.
+const READ: Duration = Duration::from_secs(30);
+
 /// After which a client that was turned away may try again, in seconds.
 const RETRY_SECONDS: u64 = 10;
 
 /// The health check: 200 in service, 503 out of it; the same bytes for HEAD without the body.
-pub(super) fn health(in_service: bool, method: &Method) -> Response<Reply> {
+pub(super) fn health(in_service: bool, method: &Method) -> Response<Bytes> {
     let body = if method == Method::HEAD {
         Bytes::new()
     } else {
@@ -49,14 +50,14 @@ pub(super) fn health(in_service: bool, method: &Method) -> Response<Reply> {
 }
 
 /// The answer to a mark. It is another one for every mark: nobody may keep it.
-pub(super) fn mark(answer: MarkAnswer) -> Response<Reply> {
+pub(super) fn mark(answer: MarkAnswer) -> Response<Bytes> {
     let mut response = with_type(StatusCode::OK, "text/plain", Bytes::from(answer.to_string()));
     put(&mut response, CACHE_CONTROL, "no-store");
     response
 }
 
 /// The page for people; `quic` is the port at which the same is served over HTTP/3.
-pub(super) fn portal(method: &Method, authority: Option<&Authority>, quic: Option<u16>) -> Response<Reply> {
+pub(super) fn portal(method: &Method, authority: Option<&Authority>, quic: Option<u16>) -> Response<Bytes> {
     let body = if method == Method::HEAD {
         Bytes::new()
     } else {
@@ -76,13 +77,22 @@ pub(super) fn portal(method: &Method, authority: Option<&Authority>, quic: Optio
     response
 }
 
-/// A body that is all there.
-pub(super) fn whole(body: Bytes) -> Reply {
-    Full::new(body)
+/// Writes an answer.
+///
+/// # Errors
+/// [`Gone`] also if the client does not read it.
+pub(super) async fn send(sink: &mut impl Sink, answer: Response<Bytes>) -> Result<(), Gone> {
+    let (head, body) = answer.into_parts();
+    let written = async {
+        let length = Length::Exact(body.len() as u64);
+        sink.head(Response::from_parts(head, ()), length).await?;
+        sink.last(body).await
+    };
+    timeout(READ, written).await.unwrap_or(Err(Gone))
 }
 
 /// A short text for people; what the client does next is in the status.
-pub(super) fn text(status: StatusCode, words: &'static str) -> Response<Reply> {
+pub(super) fn text(status: StatusCode, words: &'static str) -> Response<Bytes> {
     with_type(
         status,
         "text/plain; charset=utf-8",
@@ -92,7 +102,7 @@ pub(super) fn text(status: StatusCode, words: &'static str) -> Response<Reply> {
 
 /// A secondary that is not joined to its desktop; the connection closes after it. Who is not admitted is told the same
 /// whatever the reason.
-pub(super) fn refused(reason: Refusal) -> Response<Reply> {
+pub(super) fn refused(reason: Refusal) -> Response<Bytes> {
     match reason {
         Refusal::TargetUnreachable => closing(text(StatusCode::BAD_GATEWAY, "the desktop cannot be reached\n")),
         Refusal::AgentSilent => closing(text(StatusCode::GATEWAY_TIMEOUT, "the desktop does not answer\n")),
@@ -116,14 +126,14 @@ pub(super) fn refused(reason: Refusal) -> Response<Reply> {
 }
 
 /// The answer of somebody inside, passed on.
-pub(super) fn passed_on(answer: Response<Bytes>) -> Response<Reply> {
-    let mut response = closing(answer.map(Full::new));
+pub(super) fn passed_on(answer: Response<Bytes>) -> Response<Bytes> {
+    let mut response = closing(answer);
     put(&mut response, CACHE_CONTROL, "no-store");
     response
 }
 
 /// The same request again, at another name of this node. What is left of its body is not read.
-pub(super) fn redirect(location: &str) -> Response<Reply> {
+pub(super) fn redirect(location: &str) -> Response<Bytes> {
     let mut response = closing(text(
         StatusCode::TEMPORARY_REDIRECT,
         "continue at this node's own name\n",
@@ -138,7 +148,7 @@ pub(super) fn redirect(location: &str) -> Response<Reply> {
 }
 
 /// The node takes no new sessions at this moment.
-pub(super) fn unavailable() -> Response<Reply> {
+pub(super) fn unavailable() -> Response<Bytes> {
     let mut response = closing(text(
         StatusCode::SERVICE_UNAVAILABLE,
         "no new sessions at this moment\n",
@@ -151,19 +161,19 @@ pub(super) fn unavailable() -> Response<Reply> {
 }
 
 /// Nothing lives there.
-pub(super) fn not_found() -> Response<Reply> {
+pub(super) fn not_found() -> Response<Bytes> {
     text(StatusCode::NOT_FOUND, "not found\n")
 }
 
 /// The path is right, the method is not.
-pub(super) fn method_not_allowed(allow: &'static str) -> Response<Reply> {
+pub(super) fn method_not_allowed(allow: &'static str) -> Response<Bytes> {
     let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n");
     put(&mut response, ALLOW, allow);
     response
 }
 
 /// A control reply: always 200, whatever the message says (protocol sheet 1.2).
-pub(super) fn control(answer: Answered) -> Response<Reply> {
+pub(super) fn control(answer: Answered) -> Response<Bytes> {
     let mut response = with_type(
         StatusCode::OK,
         "text/xml;charset=UTF-8",
@@ -189,7 +199,7 @@ pub(super) fn tunnel() -> Response<()> {
 }
 
 /// A request that cannot become a tunnel, whoever sent it.
-pub(super) fn not_chunked() -> Response<Reply> {
+pub(super) fn not_chunked() -> Response<Bytes> {
     closing(text(
         StatusCode::BAD_REQUEST,
         "a tunnel is a chunked request of HTTP/1.1\n",
@@ -242,13 +252,13 @@ pub(super) fn refused_in_bytes() -> Vec<u8> {
 }
 
 /// Makes an answer the last one of its connection.
-pub(super) fn closing(mut response: Response<Reply>) -> Response<Reply> {
+pub(super) fn closing(mut response: Response<Bytes>) -> Response<Bytes> {
     put(&mut response, CONNECTION, "close");
     response
 }
 
-fn with_type(status: StatusCode, kind: &'static str, body: Bytes) -> Response<Reply> {
-    let mut response = Response::new(Full::new(body));
+fn with_type(status: StatusCode, kind: &'static str, body: Bytes) -> Response<Bytes> {
+    let mut response = Response::new(body);
     *response.status_mut() = status;
     put(&mut response, CONTENT_TYPE, kind);
     put(&mut response, SERVER, "Portcullis");

@@ -1,20 +1,19 @@
 //! The steps of a Blast connection, from its request to the agent's answer.
 
+use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
-use hyper::body::Incoming as RequestBody;
 
-use super::answer::{self, Reply};
 use super::conversation::Conversation;
-use super::departure::{Departure, Destination};
-use super::http1::Outcome;
+use super::departure::Destination;
 use super::lifecycle::State;
-use super::{Gateway, Plan};
+use super::{Gateway, Outcome, Plan, answer};
 use crate::fault::{CloseReason, Refusal};
 use crate::grant::{Denied, Granted, Secondary};
 use crate::inspect;
 use crate::observe::Kind;
 use crate::tunnel::blast::{self, Joined, Unjoined};
 use crate::types::Authority;
+use crate::wire::Length;
 
 impl Gateway {
     /// Steps 4 to 8: inspected, admitted, and continued to its agent. Nothing is dialled before the admission, and
@@ -22,17 +21,18 @@ impl Gateway {
     pub(super) async fn blast(
         &self,
         (token, path): (&str, &str),
-        request: Request<RequestBody>,
+        request: &Request<()>,
+        body: Length,
         conversation: &Conversation,
     ) -> Outcome {
         let plan = self.plan.load_full();
-        let answer = match self.admit_blast(&plan, token, &request, conversation) {
+        let answer = match self.admit_blast(&plan, token, (request, body), conversation) {
             Err(Turned::Rejected(answer)) => answer,
             Err(Turned::Denied(denied)) => {
                 return self.carry_or_turn_away(Kind::Blast, request, &denied, conversation);
             }
             Ok(granted) => match self.join(&plan, granted, path, request.headers(), conversation).await {
-                Ok(joined) => return Outcome::Leave(Departure::new(request, Destination::Blast(Box::new(joined)))),
+                Ok(joined) => return Outcome::Leave(Destination::Blast(Box::new(joined))),
                 Err(answer) => answer,
             },
         };
@@ -43,11 +43,11 @@ impl Gateway {
         &self,
         plan: &Plan,
         token: &str,
-        request: &Request<RequestBody>,
+        (request, body): (&Request<()>, Length),
         conversation: &Conversation,
     ) -> Result<Granted, Turned> {
         let asked = inspect::authority(request)
-            .and_then(|authority| inspect::websocket(request).map(|()| authority))
+            .and_then(|authority| inspect::websocket(request, body).map(|()| authority))
             .map_err(|rejected| Turned::Rejected(Box::new(Self::reject(rejected, conversation))))?;
         let refuse = |reason| Denied {
             reason,
@@ -76,7 +76,7 @@ impl Gateway {
         path: &str,
         headers: &HeaderMap,
         conversation: &Conversation,
-    ) -> Result<Joined, Box<Response<Reply>>> {
+    ) -> Result<Joined, Box<Response<Bytes>>> {
         let session = granted.grant().id();
         let refuse = |reason| Denied {
             reason,
@@ -129,7 +129,7 @@ impl Gateway {
 /// Why a request goes no further here.
 enum Turned {
     /// It is no request for a WebSocket.
-    Rejected(Box<Response<Reply>>),
+    Rejected(Box<Response<Bytes>>),
     /// It is not admitted.
     Denied(Denied),
 }

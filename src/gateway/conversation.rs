@@ -9,12 +9,16 @@ pub(super) use crate::observe::tell;
 use crate::observe::{Watch, level_of};
 use crate::secure::TlsFacts;
 use crate::types::SessionId;
+use crate::upstream::web::Own;
 
 /// One client connection, from its handshake to its end.
 #[derive(Debug)]
 pub(super) struct Conversation {
     pub(super) facts: Facts,
-    pub(super) tls: TlsFacts,
+    /// `None` on a listener of plain HTTP.
+    pub(super) tls: Option<TlsFacts>,
+    /// The connection to a target that belongs to this one alone.
+    pub(super) own: Own,
     /// Why a request's answer ends the connection; the first one stands.
     end: OnceLock<CloseReason>,
     session: OnceLock<SessionId>,
@@ -24,10 +28,11 @@ pub(super) struct Conversation {
 }
 
 impl Conversation {
-    pub(super) fn new(facts: Facts, tls: TlsFacts, watch: Arc<Watch>) -> Self {
+    pub(super) fn new(facts: Facts, tls: Option<TlsFacts>, watch: Arc<Watch>) -> Self {
         Self {
             facts,
             tls,
+            own: Own::default(),
             end: OnceLock::new(),
             session: OnceLock::new(),
             noteworthy: AtomicBool::new(false),
@@ -72,8 +77,8 @@ impl Conversation {
             local = %facts.local,
             relayed_by = facts.relayed_by.as_ref().map(tracing::field::display),
             listener = &*facts.listener,
-            tls = self.tls.version.as_str(),
-            sni = self.tls.sni.as_deref(),
+            tls = self.tls.as_ref().and_then(|tls| tls.version.as_str()),
+            sni = self.tls.as_ref().and_then(|tls| tls.sni.as_deref()),
             ms = crate::clock::now().saturating_duration_since(facts.since).as_millis(),
             "connection closed"
         );

@@ -1,36 +1,54 @@
-//! HTTP/1.1 on one connection: served until it ends or a request leaves HTTP with it, closed so that the client can read
+//! HTTP/1.x on one connection: served until it ends or a request leaves HTTP with it, closed so that the client can read
 //! the last answer whole.
 
-use std::convert::Infallible;
-use std::future::{Future, pending, poll_fn};
+use std::future::Future;
 use std::io;
-use std::pin::{Pin, pin};
-use std::sync::Arc;
-use std::task::Poll;
+use std::pin::pin;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response};
-use hyper::body::Incoming;
-use hyper::server::conn::http1::Builder;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use parking_lot::Mutex;
+use http::Request;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::answer::{self, Reply};
-use super::departure::{Departure, Destination};
-use super::headwise::{Gate, Headwise};
-use crate::fault::CloseReason;
+use super::answer;
+use super::departure::Destination;
+use crate::fault::{CloseReason, WebFault};
+use crate::wire::h1::server::{End, Server};
+use crate::wire::{Sink, Source};
 
-/// What becomes of a request.
-pub(super) enum Outcome {
-    /// It is answered, and the connection goes on.
-    Answer(Response<Reply>),
-    /// It leaves HTTP, and takes the connection with it.
-    Leave(Departure),
+/// What becomes of a connection after an exchange.
+pub(super) enum Next {
+    /// It goes on, unless the answer said that it does not.
+    KeepOpen,
+    /// It ends.
+    Close(CloseReason),
+    /// The request is not answered: it leaves HTTP, and takes the connection with it.
+    Leave(Destination),
+    /// The request is not answered: it has to be made again over HTTP/1.1.
+    NeedsHttp1,
+}
+
+/// Whoever answers the requests of a connection, whichever version of HTTP brought them.
+pub(super) trait Respond: Sync {
+    /// Answers a request. What it does not read of the body is read away or refused by the connection.
+    fn respond<B: Source, A: Sink>(
+        &self,
+        request: Request<()>,
+        body: B,
+        answer: A,
+    ) -> impl Future<Output = Next> + Send;
+
+    /// Answers what is no request; the connection ends after it.
+    fn refuse<A: Sink>(&self, fault: WebFault, mut answer: A) -> impl Future<Output = ()> + Send {
+        async move {
+            let words = answer::closing(answer::text(fault.status(), fault.words()));
+            // Whether it is read or not, there is nothing else to say.
+            let _ = answer::send(&mut answer, words).await;
+        }
+    }
 }
 
 /// Serves requests until a side ends the connection or a request leaves with it, and then that to its end; says why it
@@ -38,21 +56,20 @@ pub(super) enum Outcome {
 ///
 /// An idle connection ends when the drain begins. One that comes later is answered once: the balancer must be able to see
 /// that the node drains. What has left HTTP ends as its destination does.
-pub(super) async fn serve<IO, F, R>(
+pub(super) async fn serve<IO, R>(
     io: IO,
     head_timeout: Duration,
-    respond: F,
+    respond: R,
     draining: &CancellationToken,
 ) -> CloseReason
 where
-    IO: AsyncRead + AsyncWrite + Unpin,
-    F: Fn(Request<Incoming>) -> R + Unpin,
-    R: Future<Output = Outcome>,
+    IO: AsyncRead + AsyncWrite + Unpin + Send,
+    R: Respond,
 {
     // Each part in a box of its own: a tunnel stays for hours, and nothing of the server is to stay with it.
     match Box::pin(speak(io, head_timeout, respond, draining)).await {
         Spoken::Ended { io, reason } => {
-            if reason != CloseReason::ClientClosed {
+            if let Some(io) = io {
                 Box::pin(linger(io)).await;
             }
             reason
@@ -69,7 +86,8 @@ where
 /// How HTTP ended on a connection.
 enum Spoken<IO> {
     Ended {
-        io: IO,
+        /// The connection, if there is somebody to take leave of.
+        io: Option<IO>,
         reason: CloseReason,
     },
     Left {
@@ -80,90 +98,58 @@ enum Spoken<IO> {
     },
 }
 
-async fn speak<IO, F, R>(io: IO, head_timeout: Duration, respond: F, draining: &CancellationToken) -> Spoken<IO>
+async fn speak<IO, R>(io: IO, head_timeout: Duration, respond: R, draining: &CancellationToken) -> Spoken<IO>
 where
-    IO: AsyncRead + AsyncWrite + Unpin,
-    F: Fn(Request<Incoming>) -> R + Unpin,
-    R: Future<Output = Outcome>,
+    IO: AsyncRead + AsyncWrite + Unpin + Send,
+    R: Respond,
 {
-    let io = Headwise::new(io);
-    let (gate, leaving) = (io.gate().clone(), Arc::new(Mutex::new(None)));
-    let service = service_fn(|request| Box::pin(answer_or_leave(respond(request), &gate, &leaving)));
-    let mut late = draining.is_cancelled();
-    let mut connection = Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(head_timeout)
-        .half_close(true)
-        .keep_alive(!late)
-        .title_case_headers(true)
-        .max_buf_size(HEAD_MAX)
-        .serve_connection(TokioIo::new(io), service);
+    let mut server = Server::new(io);
+    let closing = server.closing();
+    // Asked once: the server is its waker. Asked at each turn, one lock would be shared by all connections.
+    let ends_it = Waker::from(closing.clone());
     let mut drained = pin!(draining.cancelled());
-    let served = poll_fn(|cx| {
-        if !late && drained.as_mut().poll(cx).is_ready() {
-            late = true;
-            Pin::new(&mut connection).graceful_shutdown();
-        }
-        match connection.poll_without_shutdown(cx) {
-            Poll::Ready(served) => Poll::Ready(Some(served)),
-            Poll::Pending if gate.is_clear() => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
-        }
-    })
-    .await;
-    if matches!(served, Some(Ok(()))) && !gate.is_flushed() {
-        // The server is done before its last bytes are out; polled again, it goes on writing them.
-        let written = poll_fn(|cx| {
-            let _done = connection.poll_without_shutdown(cx);
-            if gate.is_flushed() {
-                Poll::Ready(())
-            } else {
-                Poll::Pending
+    if drained.as_mut().poll(&mut Context::from_waker(&ends_it)).is_ready() {
+        closing.begin_with_the_answer();
+    }
+    loop {
+        let next = match server.next(head_timeout).await {
+            Ok((request, body, answer)) => respond.respond(request, body, answer).await,
+            Err(End::Refused(fault)) => {
+                respond.refuse(fault, server.refusal()).await;
+                Next::Close(reason_of(fault))
             }
-        });
-        let _ = timeout(LINGER, written).await;
-    }
-    let parts = connection.into_parts();
-    let (mut io, early) = parts.io.into_inner().into_parts();
-    if let Some(served) = served {
-        let reason = served.map_or_else(|fault| reason_of(&fault), |()| CloseReason::Completed);
-        return Spoken::Ended { io, reason };
-    }
-    let departure = leaving.lock().take();
-    match (departure, early) {
-        (Some(departure), Some(early)) if parts.read_buf.is_empty() => {
-            let (to, first) = departure.into_destination();
-            match io.write_all(first).await {
-                Ok(()) => Spoken::Left { io, to, early },
-                Err(_) => Spoken::Ended {
-                    io,
-                    reason: CloseReason::ClientClosed,
-                },
+            Err(End::Completed | End::Unread) => Next::Close(CloseReason::Completed),
+            Err(End::Idle) => Next::Close(CloseReason::Timeout),
+            Err(End::BrokeOff) => Next::Close(CloseReason::ClientClosed),
+        };
+        match next {
+            Next::KeepOpen => {}
+            Next::NeedsHttp1 => {
+                return Spoken::Ended {
+                    io: None,
+                    reason: CloseReason::Internal,
+                };
             }
-        }
-        _ => {
-            // The server has read of the body what nobody can give back.
-            let refusal = answer::head(&answer::bad_request());
-            let written = io.write_all(&refusal).await;
-            let reason = written.map_or(CloseReason::ClientClosed, |()| CloseReason::Malformed);
-            Spoken::Ended { io, reason }
-        }
-    }
-}
-
-/// The server's view of a request: answered, or never.
-async fn answer_or_leave(
-    outcome: impl Future<Output = Outcome>,
-    gate: &Gate,
-    leaving: &Mutex<Option<Departure>>,
-) -> Result<Response<Reply>, Infallible> {
-    match outcome.await {
-        Outcome::Answer(response) => Ok(response),
-        Outcome::Leave(mut departure) => {
-            // One that is not whole any more goes nowhere, and is refused outside.
-            *leaving.lock() = departure.is_untouched().then_some(departure);
-            gate.shut();
-            pending().await
+            Next::Close(reason) => {
+                // An answer that broke off must not look like one that ended.
+                let is_whole = server.is_answered() && reason != CloseReason::ClientClosed;
+                let io = is_whole.then(|| server.into_io());
+                return Spoken::Ended { io, reason };
+            }
+            Next::Leave(to) => {
+                return match server.leave().await {
+                    Ok((io, early)) => Spoken::Left { io, to, early },
+                    Err(mut io) => {
+                        // Somebody has read of the body what nobody can give back.
+                        let refusal = answer::head(&answer::bad_request());
+                        let written = io.write_all(&refusal).await;
+                        Spoken::Ended {
+                            io: written.is_ok().then_some(io),
+                            reason: CloseReason::Malformed,
+                        }
+                    }
+                };
+            }
         }
     }
 }
@@ -187,20 +173,16 @@ async fn linger<IO: AsyncRead + AsyncWrite + Unpin>(mut io: IO) {
     let _ = timeout(LINGER, closed).await;
 }
 
-fn reason_of(fault: &hyper::Error) -> CloseReason {
-    if fault.is_timeout() {
+/// Why a connection ends on which no request came.
+fn reason_of(fault: WebFault) -> CloseReason {
+    if fault == WebFault::ClientTimeout {
         CloseReason::Timeout
-    } else if fault.is_parse_too_large() {
+    } else if fault == WebFault::HeadTooLarge {
         CloseReason::TooLarge
-    } else if fault.is_parse() {
-        CloseReason::Malformed
     } else {
-        CloseReason::ClientClosed
+        CloseReason::Malformed
     }
 }
-
-/// The largest request head, in bytes: room for the cookies of a whole single sign-on.
-const HEAD_MAX: usize = 64 * 1024;
 
 /// How long, and how many bytes, a closed connection is read on.
 const LINGER: Duration = Duration::from_secs(5);
@@ -209,7 +191,6 @@ const LINGER_BYTES: usize = 16 * 1024 * 1024;
 #[cfg(test)]
 pub(super) mod tests {
     use http::StatusCode;
-    use http_body_util::BodyExt;
     use tokio::io::DuplexStream;
 
     use super::*;
@@ -230,18 +211,31 @@ pub(super) mod tests {
         }
     }
 
-    /// Has `/leave` leave after `waits` polls; answers everything else with a length that grows with the path.
-    async fn respond(request: Request<Incoming>, waits: usize) -> Outcome {
-        for _ in 0..waits {
-            tokio::task::yield_now().await;
+    /// Has `/leave` leave after so many polls, `/read` leave after a look into its body; answers everything else with a
+    /// length that grows with the path.
+    struct Leaving(usize);
+
+    impl Respond for Leaving {
+        async fn respond<B: Source, A: Sink>(&self, request: Request<()>, mut body: B, mut answer: A) -> Next {
+            for _ in 0..self.0 {
+                tokio::task::yield_now().await;
+            }
+            match request.uri().path() {
+                "/leave" => return Next::Leave(Destination::Echo),
+                "/read" => {
+                    let _ = body.frame().await;
+                    return Next::Leave(Destination::Echo);
+                }
+                _ => {}
+            }
+            let mut response = answer::text(StatusCode::OK, "");
+            *response.body_mut() = Bytes::from("stayed\n".repeat(request.uri().path().len()));
+            while let Some(frame) = body.frame().await {
+                frame.unwrap();
+            }
+            answer::send(&mut answer, response).await.unwrap();
+            Next::KeepOpen
         }
-        if request.uri().path() == "/leave" {
-            return Outcome::Leave(Departure::new(request, Destination::Echo));
-        }
-        let mut response = answer::text(StatusCode::OK, "stayed\n");
-        *response.body_mut() = Bytes::from("stayed\n".repeat(request.uri().path().len())).into();
-        request.into_body().collect().await.unwrap();
-        Outcome::Answer(response)
     }
 
     /// A client with room for `room` bytes on the way, and what becomes of its connection.
@@ -249,13 +243,7 @@ pub(super) mod tests {
         let (client, server) = tokio::io::duplex(room);
         let served = async move {
             let draining = CancellationToken::new();
-            serve(
-                server,
-                Duration::from_secs(5),
-                |request| respond(request, waits),
-                &draining,
-            )
-            .await
+            serve(server, Duration::from_secs(5), Leaving(waits), &draining).await
         };
         (client, served)
     }
@@ -319,25 +307,29 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn a_head_with_bare_line_feeds_leaves_whole_too() {
+    async fn a_head_with_bare_line_feeds_is_refused() {
         let (client, served) = connect(1000, 0);
         let stream = HEAD.replace("\r\n", "\n") + "5\r\nhello";
-        let (text, _) = tokio::join!(talk(client, [stream.as_bytes()]), served);
-        assert_eq!(text, "5\r\nhello");
+        let (text, reason) = tokio::join!(talk(client, [stream.as_bytes()]), served);
+        assert!(text.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{text}");
+        assert!(text.contains("\r\nConnection: close\r\n"), "{text}");
+        assert_eq!(reason, CloseReason::Malformed);
     }
 
     #[tokio::test]
-    async fn a_request_of_which_the_server_has_read_more_does_not_leave() {
-        for rest in [
-            "5\r\nhello",
-            "5\r\n",
-            "5",
-            "0\r\n\r\n",
-            "2\r\n\r\n\r\n",
-            "nonsense\r\n\r\n",
-        ] {
-            let (client, served) = connect(1000, 3);
-            let stream = format!("{HEAD}{rest}");
+    async fn a_request_that_waited_leaves_whole_too() {
+        let rest = "5\r\nhello";
+        let (client, served) = connect(1000, 3);
+        let stream = format!("{HEAD}{rest}");
+        let (text, _) = tokio::join!(talk(client, [stream.as_bytes()]), served);
+        assert_eq!(text, rest);
+    }
+
+    #[tokio::test]
+    async fn a_request_whose_body_was_read_does_not_leave() {
+        for rest in ["5\r\nhello", "5\r\n", "5", "0\r\n\r\n", "nonsense\r\n\r\n"] {
+            let (client, served) = connect(1000, 0);
+            let stream = format!("{}{rest}", HEAD.replace("/leave", "/read"));
             let (text, reason) = tokio::join!(talk(client, [stream.as_bytes()]), served);
             assert!(text.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{rest:?} {text}");
             assert_eq!(

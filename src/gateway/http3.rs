@@ -12,8 +12,6 @@ use h3::ext::Protocol;
 use h3::server::RequestResolver;
 use http::header::{AUTHORIZATION, CACHE_CONTROL, CONNECTION};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
-use http_body::Body;
-use http_body_util::BodyExt as _;
 use quinn::VarInt;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -70,7 +68,7 @@ impl Gateway {
         let (connection, facts, tls, _permit) = secured.into_parts();
         let shared = Shared {
             connection: connection.clone(),
-            conversation: Arc::new(Conversation::new(facts, tls, self.grants.watch().clone())),
+            conversation: Arc::new(Conversation::new(facts, Some(tls), self.grants.watch().clone())),
             datagrams: Datagrams::new(connection.clone()),
         };
         self.tasks.spawn(shared.datagrams.clone().run());
@@ -343,7 +341,7 @@ async fn unreachable(
         "stream refused: {fault}"
     );
     let mut response = answer::text(StatusCode::BAD_GATEWAY, "");
-    *response.body_mut() = answer::whole(Bytes::from(format!("{fault}\n")));
+    *response.body_mut() = Bytes::from(format!("{fault}\n"));
     send(exchange, response).await;
 }
 
@@ -361,18 +359,13 @@ fn log_stream(kind: &'static str, granted: &Granted, route: &Route, reason: Clos
 }
 
 /// Sends an answer whole, and ends the stream.
-async fn send<B>(mut exchange: Exchange, mut response: Response<B>)
-where
-    B: Body<Data = Bytes> + Unpin,
-{
+async fn send(mut exchange: Exchange, mut response: Response<Bytes>) {
     // HTTP/3 has no such field; its connections end by themselves.
     response.headers_mut().remove(CONNECTION);
     let (head, body) = response.into_parts();
     let sent = async {
         exchange.send_response(Response::from_parts(head, ())).await?;
-        if let Ok(body) = body.collect().await.map(http_body_util::Collected::to_bytes)
-            && !body.is_empty()
-        {
+        if !body.is_empty() {
             exchange.send_data(body).await?;
         }
         exchange.finish().await

@@ -29,7 +29,10 @@ impl Gateway {
             received.unwrap_or(Err(CloseReason::Timeout))
         };
         let reason = match Box::pin(arrived).await {
-            Ok((secured, Kind::Http)) => return Box::pin(self.converse(secured, plan.clone())).await,
+            Ok((secured, Kind::Http)) => {
+                let (io, facts, tls, permit) = secured.into_parts();
+                return Box::pin(self.converse(io, (facts, Some(tls), permit), plan.clone())).await;
+            }
             Ok((secured, Kind::Rdp)) => return Box::pin(self.rdp_of_peer(secured)).await,
             Ok((secured, Kind::Stream)) => return Box::pin(self.stream_of_peer(secured, &plan)).await,
             Err(reason) => reason,
@@ -48,7 +51,7 @@ impl Gateway {
     /// A stream of QUIC, whose connection is at the other node.
     async fn stream_of_peer(&self, secured: Secured, plan: &Plan) {
         let (mut io, facts, tls, _permit) = secured.into_parts();
-        let conversation = Conversation::new(facts, tls, self.grants.watch().clone());
+        let conversation = Conversation::new(facts, Some(tls), self.grants.watch().clone());
         conversation.note_request(false);
         let reason = match timeout(plan.config.limits.head_timeout, Call::read(&mut io)).await {
             Ok(Ok(call)) => self.answer_call(&call, &mut io, &conversation, plan).await,

@@ -51,22 +51,27 @@ fn the_control_protocol_is_spoken_from_sign_in_to_logout() {
 #[test]
 fn a_client_that_waits_for_100_continue_gets_it_at_once() {
     let gateway = Gateway::start(&Setup::default());
-    let begun = portcullis::clock::now();
-    let answer = Curl::at(&gateway).control(&EXPECT, "<get-configuration/>");
-    assert_eq!(answer.status, "200");
-    assert!(answer.trace.contains("< HTTP/1.1 100 Continue"), "{answer:?}");
-    assert!(begun.elapsed() < Duration::from_secs(10), "it waited in vain");
+    for (choice, told) in VERSIONS {
+        let begun = portcullis::clock::now();
+        let answer = Curl::at(&gateway).control(&[&EXPECT[..], &[choice]].concat(), "<get-configuration/>");
+        assert_eq!(answer.status, "200");
+        assert!(answer.trace.contains(told), "{answer:?}");
+        assert!(begun.elapsed() < Duration::from_secs(10), "it waited in vain");
+    }
 }
 
 #[test]
 fn what_is_refused_by_its_head_is_refused_without_100_continue() {
     let gateway = Gateway::start(&Setup::default());
     let curl = Curl::at(&gateway);
-    let too_large = curl.post(&EXPECT, &"x".repeat(256 * 1024 + 1));
-    let no_xml = curl.post(&[&EXPECT[..], &["-H", "Content-Type: application/json"]].concat(), "{}");
-    for (answer, status) in [(too_large, "413"), (no_xml, "415")] {
-        assert_eq!(answer.status, status, "{answer:?}");
-        assert!(!answer.trace.contains("100 Continue"), "{answer:?}");
+    for (choice, told) in VERSIONS {
+        let expect = [&EXPECT[..], &[choice]].concat();
+        let too_large = curl.post(&expect, &"x".repeat(256 * 1024 + 1));
+        let no_xml = curl.post(&[&expect[..], &["-H", "Content-Type: application/json"]].concat(), "{}");
+        for (answer, status) in [(too_large, "413"), (no_xml, "415")] {
+            assert_eq!(answer.status, status, "{answer:?}");
+            assert!(!answer.trace.contains(told), "{answer:?}");
+        }
     }
 }
 
@@ -74,12 +79,14 @@ fn what_is_refused_by_its_head_is_refused_without_100_continue() {
 #[test]
 fn a_refusal_is_read_whole_by_a_client_that_sends_on() {
     let gateway = Gateway::start(&Setup::default());
-    for length in [256 * 1024 + 1, 8 * 1024 * 1024] {
-        let answer = Curl::at(&gateway).post(&["-H", "Expect:"], &"x".repeat(length));
-        assert_eq!(
-            (&*answer.status, &*answer.body),
-            ("413", "control messages have at most 256 KiB\n")
-        );
+    for (choice, _) in VERSIONS {
+        for length in [256 * 1024 + 1, 8 * 1024 * 1024] {
+            let answer = Curl::at(&gateway).post(&["-H", "Expect:", choice], &"x".repeat(length));
+            assert_eq!(
+                (&*answer.status, &*answer.body),
+                ("413", "control messages have at most 256 KiB\n")
+            );
+        }
     }
 }
 
@@ -101,12 +108,16 @@ fn http_1_0_is_answered_with_a_length_and_may_keep_the_connection() {
 }
 
 #[test]
-fn a_client_without_alpn_or_with_more_than_one_is_served_http_1_1() {
+fn a_client_that_knows_http_2_is_served_it_and_any_other_http_1_1() {
     let gateway = Gateway::start(&Setup::default());
-    for choice in ["--no-alpn", "--http2"] {
+    for (choice, version) in [
+        ("--no-alpn", "HTTP/1.1"),
+        ("--http1.1", "HTTP/1.1"),
+        ("--http2", "HTTP/2"),
+    ] {
         let answer = Curl::at(&gateway).control(&[choice], "<get-configuration/>");
         assert_eq!(answer.status, "200");
-        assert!(answer.trace.contains("< HTTP/1.1 200"), "{answer:?}");
+        assert!(answer.trace.contains(&format!("< {version} 200")), "{answer:?}");
     }
 }
 
@@ -236,5 +247,8 @@ impl<'a> Curl<'a> {
 /// curl then holds the body until it is asked for it, or this long.
 const EXPECT: [&str; 4] = ["-H", "Expect: 100-continue", "--expect100-timeout", "15"];
 
-/// By name (ALPN), nothing but HTTP/1.1 is agreed on.
+/// How each version of HTTP is asked for, and how it says `100 Continue`.
+const VERSIONS: [(&str, &str); 2] = [("--http1.1", "< HTTP/1.1 100 Continue"), ("--http2", "< HTTP/2 100")];
+
+/// By name (ALPN), HTTP/1.0 cannot be agreed on.
 const HTTP_1_0: [&str; 2] = ["--http1.0", "--no-alpn"];

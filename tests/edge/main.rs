@@ -237,6 +237,7 @@ fn config(certificates: BTreeMap<String, config::Certificate>) -> Config {
             terminates_tls: true,
             external_address: None,
         },
+        web: config::web::Web::default(),
         rdp: config::Rdp::default(),
         udp: config::Udp {
             first_datagram: Duration::ZERO,

@@ -183,7 +183,8 @@ async fn application_protocols_are_agreed_or_refused_by_alert_120() {
     let mut gate = Gate::open(p256().load(&["gw"]).unwrap());
     for (arguments, said) in [
         ("-alpn http/1.1", "ALPN protocol: http/1.1"),
-        ("-alpn h2,http/1.1", "ALPN protocol: http/1.1"),
+        ("-alpn h2,http/1.1", "ALPN protocol: h2"),
+        ("-alpn http/1.1,h2", "ALPN protocol: h2"),
         ("", "No ALPN negotiated"),
         ("-alpn foo", "SSL alert number 120"),
         ("-alpn http/1.0", "SSL alert number 120"),

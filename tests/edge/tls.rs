@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use portcullis::fault::CloseReason;
+use portcullis::fault::{CloseReason, WebFault};
+use portcullis::inspect::guard::misdirected;
 use portcullis::secure::{LoadFault, Problem};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -18,14 +19,14 @@ async fn the_best_is_agreed_with_a_client_that_knows_it() {
     let mut tls = client(&store);
     tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     let agreed = agree(&Arc::new(tls), gate.connect().await, "GW.test").await.unwrap();
-    assert_eq!(agreed.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
+    assert_eq!(agreed.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
     let secured = gate.outcome().await.unwrap();
     let facts = secured.tls();
     assert_eq!(facts.version, ProtocolVersion::TLSv1_3);
     assert_eq!(facts.suite, CipherSuite::TLS13_AES_256_GCM_SHA384);
     assert_eq!(facts.group, Some(NamedGroup::X25519MLKEM768));
     assert_eq!(facts.sni.as_deref(), Some("gw.test"));
-    assert!(facts.alpn && !facts.resumed);
+    assert!(facts.alpn && facts.h2 && !facts.resumed);
     assert_eq!(facts.to_string(), "TLSv1_3 TLS13_AES_256_GCM_SHA384 X25519MLKEM768");
 }
 
@@ -34,7 +35,7 @@ async fn an_unknown_application_protocol_is_refused_by_name_and_none_is_fine() {
     let store = Store::new().with("gw", &["gw.test"]);
     let mut gate = Gate::open(store.load(&["gw"]).unwrap());
     let mut tls = client(&store);
-    tls.alpn_protocols = vec![b"h2".to_vec()];
+    tls.alpn_protocols = vec![b"h2c".to_vec()];
     let refused = agree(&Arc::new(tls.clone()), gate.connect().await, "gw.test")
         .await
         .unwrap_err();
@@ -81,6 +82,37 @@ async fn each_name_gets_its_certificate() {
         matches!(&warned[..], [one] if one.contains("special.wild.test")),
         "{warned:?}"
     );
+}
+
+#[test]
+fn a_host_belongs_to_a_connection_whose_certificate_speaks_for_it() {
+    let store = Store::new()
+        .with("gw", &["gw.test", "*.gw.test"])
+        .with("shop", &["shop.test", "gw.test", "192.0.2.1"])
+        .with("deep", &["a.b.shop.test"]);
+    let certificates = store.load(&["gw", "shop", "deep"]).unwrap();
+    for (sni, host, belongs) in [
+        (Some("gw.test"), "gw.test", true),
+        (Some("gw.test"), "any.gw.test", true),
+        (Some("gw.test"), "shop.test", false),
+        (Some("any.gw.test"), "shop.test", false),
+        // Both speak for it, whichever is served to those who ask for it.
+        (Some("shop.test"), "gw.test", true),
+        (Some("shop.test"), "any.gw.test", false),
+        (Some("shop.test"), "a.b.shop.test", false),
+        // Nothing speaks for these: another connection would be shown the same certificate, or the default.
+        (Some("shop.test"), "b.shop.test", true),
+        (Some("shop.test"), "unknown.test", true),
+        (Some("shop.test"), "192.0.2.9", true),
+        // The default is served to them.
+        (Some("unknown.test"), "gw.test", true),
+        (Some("unknown.test"), "shop.test", false),
+        (None, "shop.test", true),
+    ] {
+        let verdict = misdirected(&certificates, sni, host);
+        assert_eq!(verdict.is_ok(), belongs, "{sni:?} {host}");
+        assert!(belongs || verdict == Err(WebFault::Misdirected));
+    }
 }
 
 #[tokio::test]

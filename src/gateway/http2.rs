@@ -1,0 +1,249 @@
+//! HTTP/2 on one connection: its requests are answered side by side, in the connection's own task.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::Stream as _;
+use futures_util::stream::FuturesUnordered;
+use h2::ext::Protocol;
+use h2::server::{Builder, Connection, SendResponse};
+use h2::{Reason, RecvStream};
+use http::header::{CONNECTION, CONTENT_LENGTH, HOST, SEC_WEBSOCKET_KEY, UPGRADE};
+use http::{HeaderValue, Method, Request, Version};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use self::stream::{Received, Sent};
+use super::http1::{Next, Respond};
+use super::upgraded;
+use crate::clock;
+use crate::fault::{CloseReason, WebFault};
+use crate::wire::NoBody;
+use crate::wire::closing::Closing;
+use crate::wire::h1::head::{HEAD_MAX, HeadFault, check_host};
+use crate::wire::timer::Timer;
+
+mod stream;
+
+/// Serves requests until a side ends the connection; says why it ended. `idle` is how long it may be without a request,
+/// and how long it may take to begin.
+///
+/// When the drain begins the client is told, and what runs is answered to its end. A connection that comes later is told
+/// at once; what it has asked by then is answered.
+pub(super) async fn serve<IO, R>(io: IO, idle: Duration, respond: R, draining: &CancellationToken) -> CloseReason
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send,
+    R: Respond,
+{
+    let handshake = Builder::new()
+        .max_concurrent_streams(STREAMS)
+        .max_header_list_size(HEAD_MAX as u32)
+        .initial_window_size(WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buffer_size(SEND_BUFFER)
+        .enable_connect_protocol()
+        .handshake::<_, Bytes>(io);
+    let connection = match timeout(idle, handshake).await {
+        Ok(Ok(connection)) => connection,
+        Ok(Err(fault)) => return reason_of(&fault),
+        Err(_) => return CloseReason::Timeout,
+    };
+    let closing = Arc::new(Closing::default());
+    let ends_it = Waker::from(closing.clone());
+    let mut drained = pin!(draining.cancelled());
+    if drained.as_mut().poll(&mut Context::from_waker(&ends_it)).is_ready() {
+        closing.begin();
+    }
+    let mut exchanges = Exchanges {
+        connection,
+        open: FuturesUnordered::new(),
+        exchange: |request, answer| exchange(request, answer, &respond),
+        closing: &closing,
+        told: false,
+        timer: Timer::default(),
+        idle,
+        idle_since: clock::now(),
+        served: false,
+    };
+    poll_fn(|cx| exchanges.poll(cx)).await
+}
+
+/// A connection and its open exchanges.
+struct Exchanges<'a, IO, F, R> {
+    connection: Connection<IO, Bytes>,
+    open: FuturesUnordered<R>,
+    exchange: F,
+    closing: &'a Closing,
+    /// Whether the client knows that there is to be no further request.
+    told: bool,
+    timer: Timer,
+    idle: Duration,
+    idle_since: Instant,
+    /// Whether there was a request.
+    served: bool,
+}
+
+impl<IO, F, R> Exchanges<'_, IO, F, R>
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+    F: Fn(Request<RecvStream>, SendResponse<Bytes>) -> R,
+    R: Future<Output = ()>,
+{
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<CloseReason> {
+        loop {
+            // The exchanges first: what they write goes out with the connection's turn.
+            let was_open = !self.open.is_empty();
+            while let Poll::Ready(Some(())) = Pin::new(&mut self.open).poll_next(cx) {}
+            if was_open && self.open.is_empty() {
+                self.idle_since = clock::now();
+            }
+            if self.closing.is_due(cx) && !self.told {
+                self.told = true;
+                self.idle_since = clock::now();
+                self.connection.graceful_shutdown();
+            }
+            match self.connection.poll_accept(cx) {
+                Poll::Ready(Some(Ok((request, answer)))) => {
+                    self.served = true;
+                    self.open.push((self.exchange)(request, answer));
+                }
+                // Whoever goes between two requests owes no goodbye.
+                Poll::Ready(Some(Err(fault))) if fault.is_io() && self.open.is_empty() && self.served => {
+                    return Poll::Ready(CloseReason::Completed);
+                }
+                Poll::Ready(Some(Err(fault))) => return Poll::Ready(reason_of(&fault)),
+                Poll::Ready(None) => return Poll::Ready(CloseReason::Completed),
+                Poll::Pending => break,
+            }
+        }
+        if !self.open.is_empty() {
+            return Poll::Pending;
+        }
+        let patience = if self.told { LAST_WORDS } else { self.idle };
+        if self.timer.poll(self.idle_since + patience, cx).is_pending() {
+            return Poll::Pending;
+        }
+        if self.told {
+            return Poll::Ready(if self.served {
+                CloseReason::Completed
+            } else {
+                CloseReason::Timeout
+            });
+        }
+        self.closing.begin();
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+/// One request, from its head to the last byte of its answer.
+async fn exchange<R: Respond>(request: Request<RecvStream>, answer: SendResponse<Bytes>, respond: &R) {
+    let (head, body) = request.into_parts();
+    let mut request = Request::from_parts(head, ());
+    let is_head = request.method() == Method::HEAD;
+    let mut answer = Sent::new(answer, is_head);
+    let socket = as_websocket(&mut request);
+    let body = Received::new(body, length_of(&request), &answer, &request);
+    if let Some(fault) = unfit(&request) {
+        drop(body);
+        respond.refuse(fault, &mut answer).await;
+        return answer.linger().await;
+    }
+    let (next, kept) = if socket {
+        (respond.respond(request, NoBody, &mut answer).await, Some(body))
+    } else {
+        (respond.respond(request, body, &mut answer).await, None)
+    };
+    match (next, kept) {
+        (Next::Leave(to), Some(body)) => {
+            let reason = Box::pin(upgraded::over_stream(to, body, answer)).await;
+            tracing::debug!(reason = reason.code(), "stream of HTTP/2 that had left HTTP closed");
+        }
+        (Next::NeedsHttp1 | Next::Leave(_), _) => answer.reset(Reason::HTTP_1_1_REQUIRED),
+        // What is not answered is reset.
+        (Next::KeepOpen | Next::Close(_), kept) => {
+            drop(kept);
+            answer.linger().await;
+        }
+    }
+}
+
+/// Gives a request for a WebSocket (RFC 8441) the form that it has in HTTP/1.1, under which all others know it; `false`
+/// if it is none.
+fn as_websocket(request: &mut Request<()>) -> bool {
+    let protocol = request.extensions().get::<Protocol>();
+    if request.method() != Method::CONNECT || protocol.is_none_or(|protocol| protocol.as_str() != "websocket") {
+        return false;
+    }
+    *request.method_mut() = Method::GET;
+    *request.version_mut() = Version::HTTP_11;
+    let authority = request
+        .uri()
+        .authority()
+        .map(|authority| HeaderValue::from_str(authority.as_str()));
+    let headers = request.headers_mut();
+    if let Some(Ok(host)) = authority
+        && !headers.contains_key(HOST)
+    {
+        headers.insert(HOST, host);
+    }
+    headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+    headers.remove(CONTENT_LENGTH);
+    // The answer to it is seen by nobody: each side of this node has its own way to agree.
+    headers.insert(SEC_WEBSOCKET_KEY, HeaderValue::from_static("AAAAAAAAAAAAAAAAAAAAAA=="));
+    true
+}
+
+/// Why a request goes no further, which the library has let through.
+fn unfit(request: &Request<()>) -> Option<WebFault> {
+    // Not the path, which is "/" where there is none.
+    let target = request.uri().path_and_query().map_or("", |target| target.as_str());
+    let is_path = target.starts_with('/') || (target == "*" && request.method() == Method::OPTIONS);
+    let hosts = request.headers().get_all(HOST).iter().count();
+    if request.method() == Method::CONNECT {
+        Some(WebFault::InvalidMethod)
+    } else if !is_path {
+        Some(WebFault::InvalidRequest)
+    } else if hosts + usize::from(request.uri().authority().is_some()) == 0 {
+        Some(WebFault::InvalidHost)
+    } else {
+        check_host(request.uri(), Version::HTTP_2, (hosts, request.headers().get(HOST)))
+            .err()
+            .map(HeadFault::of_request)
+    }
+}
+
+/// The length that a request declares; the library holds it to it.
+fn length_of(request: &Request<()>) -> Option<u64> {
+    request.headers().get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+fn reason_of(fault: &h2::Error) -> CloseReason {
+    if fault.is_remote() && fault.reason() == Some(Reason::NO_ERROR) {
+        CloseReason::Completed
+    } else if fault.is_io() || fault.is_remote() {
+        CloseReason::ClientClosed
+    } else {
+        CloseReason::Malformed
+    }
+}
+
+/// Exchanges at one time.
+const STREAMS: u32 = 128;
+/// What a client may send ahead of who reads it: of one body, and of all on a connection, which is what a connection may
+/// cost.
+const WINDOW: u32 = 256 * 1024;
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// What one exchange may write ahead of its client.
+const SEND_BUFFER: usize = 128 * 1024;
+/// What a connection without an exchange has to say after it was told that it ends.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests;

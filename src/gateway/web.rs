@@ -1,0 +1,126 @@
+//! Requests of the web: whose each is, and what becomes of its connection.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::DATE;
+use http::{Method, Request};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+
+use super::conversation::Conversation;
+use super::departure::Destination;
+use super::http1::Next;
+use super::{Gateway, Plan, answer};
+use crate::fault::{CloseReason, WebFault};
+use crate::inspect::guard::misdirected;
+use crate::listen::Prefixed;
+use crate::publish::{Arrival, Departed, Ended};
+use crate::route::host::host_of;
+use crate::route::web::{Owner, Site};
+use crate::types::Authority;
+use crate::wire::{NoBody, Sink, Source};
+/// What the application gateway has to do with a request.
+pub(super) enum Publication<'p> {
+    /// It answers it.
+    Site(&'p Arc<Site>, Authority),
+    /// It says that there is nothing.
+    Fault(WebFault),
+}
+
+impl Gateway {
+    /// Whether a request is the application gateway's; `None` if it is the session gateway's.
+    pub(super) fn published<'p>(
+        plan: &'p Plan,
+        request: &Request<()>,
+        conversation: &Conversation,
+    ) -> Option<Publication<'p>> {
+        let listener = &*conversation.facts.listener;
+        let serves_sessions = plan
+            .config
+            .listeners
+            .get(listener)
+            .is_some_and(|listener| listener.session_gateway);
+        if conversation.facts.relayed_by.is_some() || (plan.web.is_empty() && serves_sessions) {
+            return None;
+        }
+        let host = match host_of(request) {
+            Ok(host) => host,
+            Err(fault) => return Some(Publication::Fault(fault)),
+        };
+        match plan.web.owner(listener, &host, request.uri().path()) {
+            Owner::Site(site) => Some(Publication::Site(site, host)),
+            Owner::SessionGateway => None,
+            Owner::Nobody => Some(Publication::Fault(WebFault::NoRule)),
+        }
+    }
+
+    /// Steps 3 to 8 of a request of the web.
+    pub(super) async fn publish<B: Source, A: Sink>(
+        &self,
+        plan: &Plan,
+        publication: Publication<'_>,
+        request: Request<()>,
+        (body, sink): (B, A),
+        conversation: &Conversation,
+    ) -> Next {
+        conversation.note_request(false);
+        let arrival = Arrival {
+            facts: &conversation.facts,
+            tls: conversation.tls.as_ref(),
+            own: &conversation.own,
+        };
+        let (publisher, web) = (&self.publisher, &plan.web);
+        let ended = match publication {
+            Publication::Site(site, host) => match Self::is_here(plan, &host, conversation) {
+                Ok(()) => publisher.serve(web, (site, &host), request, body, sink, arrival).await,
+                Err(fault) => publisher.refuse(web, fault, &request, sink, arrival).await,
+            },
+            Publication::Fault(fault) => publisher.refuse(web, fault, &request, sink, arrival).await,
+        };
+        match ended {
+            Ended::Answered => Next::KeepOpen,
+            Ended::BrokeOff(reason) => Next::Close(reason),
+            Ended::Leave(departed) => Next::Leave(Destination::Web(departed)),
+        }
+    }
+
+    /// Answers what is no request.
+    pub(super) async fn refuse_unread<A: Sink>(
+        &self,
+        plan: &Plan,
+        fault: WebFault,
+        sink: A,
+        conversation: &Conversation,
+    ) {
+        let mut unread = Request::new(());
+        if let Ok(method) = Method::from_bytes(b"-") {
+            *unread.method_mut() = method;
+        }
+        self.publish(plan, Publication::Fault(fault), unread, (NoBody, sink), conversation)
+            .await;
+    }
+
+    /// Whether the client was shown a certificate under which the host may be asked for.
+    fn is_here(plan: &Plan, host: &Authority, conversation: &Conversation) -> Result<(), WebFault> {
+        let sni = conversation.tls.as_ref().and_then(|tls| tls.sni.as_deref());
+        let listener = plan.config.listeners.get(&*conversation.facts.listener);
+        let door = listener.and_then(|listener| plan.doors.get(listener.bind.first()?));
+        match door.and_then(|door| door.certificates.as_ref()) {
+            Some(certificates) => misdirected(certificates, sni, &host.host),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Goes on with a connection that has left HTTP, and says why it ended.
+pub(super) async fn go_on<IO>(mut departed: Departed, io: &mut IO, early: Bytes) -> CloseReason
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+{
+    // The head that is written has a date of its own.
+    departed.head.headers_mut().remove(DATE);
+    if io.write_all(&answer::head(&departed.head)).await.is_err() || io.flush().await.is_err() {
+        return CloseReason::ClientClosed;
+    }
+    departed.join(&mut Prefixed::new(early, io)).await
+}
