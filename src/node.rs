@@ -21,13 +21,15 @@ use crate::config::Config;
 use crate::control::Control;
 use crate::fault::CloseReason;
 use crate::gateway::Gateway;
-use crate::grant::Store;
+use crate::grant::{Randomness as _, Store, SystemRandomness};
 use crate::listen::udp::Shared;
 use crate::listen::{BindFault, Caps, accept_loop};
+use crate::observe::access::AccessLogFault;
+use crate::publish::{PublishFault, Publisher};
 use crate::secure::{LoadFault, MutualFault, Tickets};
 use crate::tunnel::flow;
 use crate::tunnel::https::Registry;
-use crate::upstream::AgentFault;
+use crate::upstream::{AgentFault, Home};
 
 mod endpoints;
 mod plan;
@@ -70,10 +72,16 @@ impl Node {
         let tunnels = Arc::new(Registry::new(stopping.clone()));
         let control = Control::new(&config, directory, grants.clone(), tunnels.clone());
         let caps = Caps::new(&config.limits);
-        let plan = plan::draw(config, &tickets)?;
+        let workers = Workers::start(config.node.workers).map_err(StartFault::Workers)?;
+        let home = Home {
+            runtime: workers.tasks().handle().clone(),
+            tasks: workers.tasks().tracker().clone(),
+            stopping: stopping.clone(),
+        };
+        let publisher = Arc::new(Publisher::new(&config, home, seed())?);
+        let plan = plan::draw(config, &tickets, &publisher, None)?;
         let change = Sockets::default().prepare(&plan.config)?;
         let added = Endpoints::default().prepare(&plan.config, |address| change.bound_at(address))?;
-        let workers = Workers::start(plan.config.node.workers).map_err(StartFault::Workers)?;
         let socket = plan.config.node.admin_socket.clone();
         let gateway = Arc::new(Gateway::new(
             plan,
@@ -82,6 +90,7 @@ impl Node {
             tunnels,
             caps,
             workers.tasks().tracker().clone(),
+            publisher,
         ));
         let admin = Admin::start(gateway.clone(), &socket).map_err(|cause| StartFault::Admin { socket, cause })?;
         workers.tasks().spawn(gateway.control_channel().keep(stopping.clone()));
@@ -104,17 +113,20 @@ impl Node {
         Ok(node)
     }
 
-    /// Puts another configuration in force: whole, or not at all. Open connections stay open. Blocks on the file system.
+    /// Puts another configuration in force: whole, or not at all. Open connections stay open. Blocks on the file system, and
+    /// waits a moment for names of targets that are new. Not cancel-safe.
     ///
     /// # Errors
     ///
     /// [`StartFault`] says what is wrong with it; the one before stays in force.
-    pub fn reload(&self, config: Config) -> Result<(), StartFault> {
+    pub async fn reload(&self, config: Config) -> Result<(), StartFault> {
         let fixed = settings_that_stay(&self.gateway.plan().config, &config);
         if !fixed.is_empty() {
             return Err(StartFault::NeedsRestart(fixed));
         }
-        let plan = plan::draw(config, &self.tickets)?;
+        let before = self.gateway.plan();
+        let plan = plan::draw(config, &self.tickets, self.gateway.publisher(), Some(&before))?;
+        drop(before);
         let (change, added) = {
             let sockets = self.sockets.lock();
             let change = sockets.prepare(&plan.config)?;
@@ -122,6 +134,9 @@ impl Node {
             let added = self.endpoints.lock().prepare(&plan.config, bound)?;
             (change, added)
         };
+        let publisher = self.gateway.publisher();
+        publisher.apply(&plan.web, clock::now());
+        publisher.settle().await;
         self.gateway.control_channel().put_in_force(&plan.config);
         self.gateway.put_in_force(plan);
         let accepted = self.accept_from(change, added).map_err(StartFault::Descriptors);
@@ -254,6 +269,13 @@ impl Node {
     }
 }
 
+/// Scatters what nodes would otherwise do in step.
+fn seed() -> u64 {
+    let mut octets = [0; 8];
+    SystemRandomness.fill(&mut octets);
+    u64::from_ne_bytes(octets)
+}
+
 /// Settings that hold from start to end, and that `new` wants to be otherwise.
 fn settings_that_stay(old: &Config, new: &Config) -> Vec<&'static str> {
     let changed = [
@@ -288,6 +310,12 @@ pub enum StartFault {
     /// The desktops' agents.
     #[error("{}", lines(.0))]
     Agents(Vec<AgentFault>),
+    /// What is published.
+    #[error(transparent)]
+    Publish(#[from] PublishFault),
+    /// The access log.
+    #[error(transparent)]
+    AccessLog(#[from] AccessLogFault),
     /// What the directory kept.
     #[error(transparent)]
     Directory(#[from] StateFault),

@@ -89,7 +89,7 @@ async fn live(node: &Node, mut signals: Signals, logging: &Logging, file: &Path)
         tokio::select! {
             () = &mut house => {}
             wanted = signals.next() => match wanted {
-                Wanted::Reload => reload(node, logging, file),
+                Wanted::Reload => reload(node, logging, file).await,
                 Wanted::End => break,
             },
         }
@@ -111,7 +111,7 @@ async fn live(node: &Node, mut signals: Signals, logging: &Logging, file: &Path)
     }
 }
 
-fn reload(node: &Node, logging: &Logging, file: &Path) {
+async fn reload(node: &Node, logging: &Logging, file: &Path) {
     let (config, warnings) = match config::load(file) {
         Ok(loaded) => loaded,
         Err(faults) => {
@@ -125,7 +125,7 @@ fn reload(node: &Node, logging: &Logging, file: &Path) {
         tracing::warn!("{}", warning.words());
     }
     let level = config.log.level.clone();
-    match node.reload(config) {
+    match node.reload(config).await {
         Ok(()) => {
             if let Err(fault) = logging.set_level(&level) {
                 tracing::error!("{fault}");

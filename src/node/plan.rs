@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::clock;
-use crate::config::Config;
+use crate::config::{Config, ListenerProtocol};
 use crate::fleet::Fleet;
 use crate::gateway::{Door, PcoipDoor, Plan};
+use crate::publish::Publisher;
 use crate::secure::{Certificates, LoadFault, Tickets, quic_config, server_config};
 
 use crate::upstream::Agents;
@@ -18,16 +19,33 @@ use super::StartFault;
 /// # Errors
 ///
 /// Every fault of every certificate; nothing is in force then that was not before.
-pub(super) fn draw(config: Config, tickets: &Tickets) -> Result<Plan, StartFault> {
+pub(super) fn draw(
+    config: Config,
+    tickets: &Tickets,
+    publisher: &Publisher,
+    before: Option<&Plan>,
+) -> Result<Plan, StartFault> {
     let mut doors = HashMap::new();
     let mut faults: Vec<LoadFault> = Vec::new();
     for listener in config.listeners.values() {
+        let balancers: Arc<[_]> = listener.balancers.clone().into();
+        if listener.protocol == ListenerProtocol::Http {
+            doors.extend(listener.bind.iter().map(|address| {
+                let door = Door {
+                    balancers: balancers.clone(),
+                    tls: None,
+                    quic: None,
+                    certificates: None,
+                };
+                (*address, door)
+            }));
+            continue;
+        }
         match Certificates::load(&config, &listener.certificates, clock::wall()) {
             Ok(certificates) => {
                 for warning in certificates.warnings() {
                     tracing::warn!(certificate = %warning.certificate, "{warning}");
                 }
-                let balancers: Arc<[_]> = listener.balancers.clone().into();
                 let certificates = Arc::new(certificates);
                 let tls = server_config(certificates.clone(), tickets)?;
                 let quic = listener
@@ -39,9 +57,9 @@ pub(super) fn draw(config: Config, tickets: &Tickets) -> Result<Plan, StartFault
                         *address,
                         Door {
                             balancers: balancers.clone(),
-                            tls: tls.clone(),
+                            tls: Some(tls.clone()),
                             quic: quic.clone(),
-                            certificates: certificates.clone(),
+                            certificates: Some(certificates.clone()),
                         },
                     );
                 }
@@ -61,12 +79,14 @@ pub(super) fn draw(config: Config, tickets: &Tickets) -> Result<Plan, StartFault
     }
     let fleet = Fleet::load(&config, clock::wall())?.map(Arc::new);
     let agents = Agents::load(&config)?;
+    let web = publisher.load(&config, before.map(|plan| &plan.web), clock::wall())?;
     Ok(Plan {
         config,
         doors,
         fleet,
         agents,
         pcoip,
+        web,
     })
 }
 

@@ -132,6 +132,11 @@ impl Tasks {
         self.handle.enter()
     }
 
+    /// The runtime of the workers.
+    pub(super) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
     /// The tracker that a shutdown waits for, for tasks that start tasks of their own.
     pub fn tracker(&self) -> &TaskTracker {
         &self.tracker
