@@ -1,5 +1,5 @@
-//! The whole way from end to end, with the peers that users have: OpenSSH, TigerVNC, xrdp and FreeRDP, curl, HAProxy,
-//! the libraries `websockets` and `aioquic`, Chromium.
+//! The whole way from end to end, with the peers that users have: OpenSSH, TigerVNC, xrdp and FreeRDP, curl, h2load, HAProxy,
+//! nginx, the libraries `websockets` and `aioquic`, Chromium.
 //!
 //! `tests/run` installs them. Every peer is started by its test, with files and ports of its own, and ended by it. All of
 //! this is left out by `cargo test -- --skip e2e`.
@@ -12,6 +12,8 @@
     reason = "a test may fail, and says what it measured"
 )]
 
+#[path = "../support/web.rs"]
+mod rig;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -21,6 +23,7 @@ mod e2e {
     mod blast;
     mod connect;
     mod curl;
+    mod differential;
     mod faulty;
     mod peer;
     mod quic;
@@ -32,6 +35,7 @@ mod e2e {
     mod sshd;
     mod tunnel;
     mod vnc;
+    mod web;
     mod xrdp;
     mod xvnc;
 }

@@ -1,0 +1,123 @@
+//! An application that speaks HTTP/2, without TLS: gRPC among others.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use h2::RecvStream;
+use http::{HeaderMap, Request, Response};
+use parking_lot::Mutex;
+use tokio::runtime::{Builder, Runtime};
+
+/// A request as it came.
+#[derive(Clone, Debug)]
+pub struct Called {
+    pub connection: usize,
+    pub head: Request<()>,
+    pub body: Vec<u8>,
+    pub trailers: Option<HeaderMap>,
+}
+
+/// What is answered: head, pieces of the body, trailers.
+pub struct Said {
+    pub head: Response<()>,
+    pub body: Vec<Bytes>,
+    pub trailers: Option<HeaderMap>,
+}
+
+/// The application. Dropped, it is gone.
+pub struct Inside {
+    pub address: SocketAddr,
+    called: Arc<Mutex<Vec<Called>>>,
+    runtime: Option<Runtime>,
+}
+
+impl Inside {
+    /// Answers each request, once it is there whole.
+    pub fn new(answer: impl Fn(&Called) -> Said + Send + Sync + 'static) -> Self {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+        let address = listener.local_addr().unwrap();
+        let called: Arc<Mutex<Vec<Called>>> = Arc::default();
+        let (kept, answer) = (called.clone(), Arc::new(answer));
+        runtime.spawn(async move {
+            let handle = tokio::runtime::Handle::current();
+            let mut connection = 0;
+            while let Ok((io, _)) = listener.accept().await {
+                let (kept, answer, own) = (kept.clone(), answer.clone(), handle.clone());
+                handle.spawn(async move {
+                    let Ok(mut accepted) = h2::server::handshake(io).await else {
+                        return;
+                    };
+                    while let Some(Ok((request, respond))) = accepted.accept().await {
+                        own.spawn(serve(request, respond, connection, kept.clone(), answer.clone()));
+                    }
+                });
+                connection += 1;
+            }
+        });
+        Self {
+            address,
+            called,
+            runtime: Some(runtime),
+        }
+    }
+
+    /// The requests so far, without probes.
+    pub fn called(&self) -> Vec<Called> {
+        let called = self.called.lock();
+        let of_clients = called
+            .iter()
+            .filter(|called| called.head.headers().contains_key("x-forwarded-proto"));
+        of_clients.cloned().collect()
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+async fn serve(
+    request: Request<RecvStream>,
+    mut respond: h2::server::SendResponse<Bytes>,
+    connection: usize,
+    kept: Arc<Mutex<Vec<Called>>>,
+    answer: Arc<impl Fn(&Called) -> Said>,
+) {
+    let (head, mut body) = request.into_parts();
+    let mut called = Called {
+        connection,
+        head: Request::from_parts(head, ()),
+        body: Vec::new(),
+        trailers: None,
+    };
+    while let Some(Ok(data)) = body.data().await {
+        let _ = body.flow_control().release_capacity(data.len());
+        called.body.extend_from_slice(&data);
+    }
+    called.trailers = body.trailers().await.ok().flatten();
+    let said = answer(&called);
+    kept.lock().push(called);
+    let is_end = said.body.is_empty() && said.trailers.is_none();
+    let Ok(mut out) = respond.send_response(said.head, is_end) else {
+        return;
+    };
+    if is_end {
+        return;
+    }
+    let last = said.body.len();
+    for (number, piece) in said.body.into_iter().enumerate() {
+        let _ = out.send_data(piece, said.trailers.is_none() && number + 1 == last);
+    }
+    if let Some(trailers) = said.trailers {
+        let _ = out.send_trailers(trailers);
+    }
+}

@@ -1,0 +1,77 @@
+//! The end of a node: what is idle goes at once, what runs is finished, and nothing is left.
+
+use std::io::Write as _;
+use std::net::TcpStream;
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+
+use crate::rig::{Ask, Frames, Origin, PATIENCE, Shop, read, try_read};
+use crate::support::raw;
+
+#[test]
+fn idle_connections_are_closed_and_running_requests_finished() {
+    let (go, wait) = sync_channel::<()>(1);
+    let wait = parking_lot::Mutex::new(wait);
+    let origin = Origin::new(move |exchange| {
+        if exchange.target() == "/running" {
+            wait.lock().recv_timeout(PATIENCE).unwrap();
+        }
+        exchange.reply("done");
+    });
+    let mut gateway = Shop::of(&origin)
+        .setup(|setup| setup.node("grace_period = \"10 s\"\n"))
+        .start();
+    let mut idle = raw::tls(&gateway);
+    idle.write_all(&Ask::get("shop.test", "/").bytes()).unwrap();
+    assert_eq!(read(&mut idle).text(), "done");
+    let mut half = raw::tls(&gateway);
+    half.write_all(b"GET / HTTP/1.1\r\nHost: shop.").unwrap();
+    let mut idle_over_http_2 = Frames::connect(&gateway);
+    assert!(idle_over_http_2.read_until(Frames::SETTINGS).is_some());
+    let mut running = raw::tls(&gateway);
+    running.write_all(&Ask::get("shop.test", "/running").bytes()).unwrap();
+    origin.wait_for(2);
+    let begun = portcullis::clock::now();
+    gateway.signal("TERM");
+    assert!(raw::is_closed(&mut idle));
+    assert!(
+        idle_over_http_2.read_until(Frames::GOAWAY).is_some(),
+        "it is told, and then closed"
+    );
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    go.send(()).unwrap();
+    let answer = read(&mut running);
+    assert_eq!((answer.status, answer.text()), (200, "done"));
+    assert!(raw::is_closed(&mut running));
+    let told = try_read(&mut half, false);
+    assert!(told.is_err() || told.is_ok_and(|answer| answer.status >= 400));
+    assert!(gateway.wait().success());
+    assert!(begun.elapsed() < Duration::from_secs(9), "{:?}", begun.elapsed());
+    assert!(TcpStream::connect(gateway.address).is_err());
+}
+
+#[test]
+fn what_does_not_end_is_cut_when_the_time_is_over() {
+    let origin = Origin::new(|exchange| {
+        exchange.send("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n");
+        while let Some(bytes) = exchange.read() {
+            exchange.send(bytes);
+        }
+    });
+    let mut gateway = Shop::of(&origin)
+        .setup(|setup| setup.node("grace_period = \"2 s\"\n"))
+        .start();
+    let mut socket = raw::tls(&gateway);
+    socket
+        .write_all(
+            b"GET / HTTP/1.1\r\nHost: shop.test\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+              Sec-WebSocket-Key: x3JJHMbDL1EzLkh9GBhXDw==\r\n\r\n",
+        )
+        .unwrap();
+    assert_eq!(read(&mut socket).status, 101);
+    let begun = portcullis::clock::now();
+    gateway.signal("TERM");
+    assert!(raw::is_closed(&mut socket));
+    assert!(begun.elapsed() >= Duration::from_millis(1500), "{:?}", begun.elapsed());
+    assert!(gateway.wait().success());
+}

@@ -1,0 +1,219 @@
+//! TLS to the inside: whom a target has to be, what it is asked under, and what this node shows it.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+
+use crate::rig::{Ask, Http, Origin, Shop, access_line_of, patiently, send};
+use crate::support::authority::Authority;
+
+fn provider() -> Arc<rustls::crypto::CryptoProvider> {
+    Arc::new(rustls::crypto::aws_lc_rs::default_provider())
+}
+
+/// TLS as a target speaks it, under the certificate in these files.
+fn server((chain, key): &(impl AsRef<Path>, impl AsRef<Path>)) -> Arc<ServerConfig> {
+    let chain: Vec<_> = CertificateDer::pem_file_iter(chain)
+        .unwrap()
+        .map(Result::unwrap)
+        .collect();
+    let key = PrivateKeyDer::from_pem_file(key).unwrap();
+    let config = ServerConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .unwrap();
+    Arc::new(config)
+}
+
+fn origin(identity: &(impl AsRef<Path>, impl AsRef<Path>)) -> Origin {
+    Origin::tls(server(identity), |exchange| exchange.reply("secret"))
+}
+
+fn ca(authority: &Authority) -> String {
+    format!("ca = {:?}", authority.certificate().display().to_string())
+}
+
+#[test]
+fn a_target_that_proves_to_be_the_host_that_it_is_asked_under_is_believed() {
+    let authority = Authority::default();
+    let origin = origin(&authority.issue("shop.test"));
+    let gateway = Shop::of(&origin)
+        .backend(&format!("tls = {{ {} }}", ca(&authority)))
+        .start();
+    for http in Http::BOTH {
+        let answer = http.connect(&gateway).ask(&Ask::get("shop.test", "/"));
+        assert_eq!((answer.status, answer.text()), (200, "secret"), "{http:?}");
+        let seen = origin.last();
+        assert_eq!((seen.sni.as_deref(), seen.has_certificate), (Some("shop.test"), false));
+    }
+    origin.wait_for_probes(1);
+    assert_eq!(
+        send(&gateway, Ask::get("shop.test", "/").bytes()).status,
+        200,
+        "the probe is content too"
+    );
+}
+
+#[test]
+fn the_name_that_is_asked_for_is_the_one_that_is_expected() {
+    let authority = Authority::default();
+    let origin = origin(&authority.issue("inside.test"));
+    let ca = ca(&authority);
+    let shop = Shop::of(&origin);
+    let gateway = shop.start();
+    for lines in [
+        format!("tls = {{ {ca}, name = \"inside.test\" }}"),
+        format!("host = \"inside.test\"\ntls = {{ {ca} }}"),
+        format!("host = \"inside.test:8443\"\ntls = {{ {ca} }}"),
+    ] {
+        shop.clone().backend(&lines).apply(&gateway);
+        patiently(&lines, || {
+            send(&gateway, Ask::get("shop.test", "/").bytes()).status == 200
+        });
+        assert_eq!(origin.last().sni.as_deref(), Some("inside.test"), "{lines}");
+    }
+}
+
+#[test]
+fn an_address_is_never_asked_for_as_a_name() {
+    let authority = Authority::default();
+    let origin = origin(&authority.issue("127.0.0.1"));
+    let gateway = Shop::of(&origin)
+        .backend(&format!("host = \"target\"\ntls = {{ {} }}", ca(&authority)))
+        .start();
+    assert_eq!(send(&gateway, Ask::get("shop.test", "/").bytes()).status, 200);
+    assert_eq!(origin.last().sni, None);
+}
+
+#[test]
+fn who_does_not_prove_it_gets_nothing() {
+    let (authority, other) = (Authority::default(), Authority::default());
+    let folder = tempfile::tempdir().unwrap();
+    let origins = [
+        ("name", origin(&authority.issue("else.test"))),
+        ("issuer", origin(&other.issue("shop.test"))),
+        ("expired", origin(&expired(folder.path()))),
+    ];
+    for (what, origin) in &origins {
+        let ca = if *what == "expired" {
+            format!("ca = {:?}", folder.path().join("expired.crt").display().to_string())
+        } else {
+            ca(&authority)
+        };
+        let gateway = Shop::of(origin).backend(&format!("tls = {{ {ca} }}")).start();
+        for http in Http::BOTH {
+            let target = format!("/{what}-{http:?}");
+            let answer = http.connect(&gateway).ask(&Ask::post("shop.test", &target, "a secret"));
+            assert_eq!(answer.status, 502, "{what} {http:?}");
+            let line = access_line_of(&gateway, &target);
+            let error = line["error_info"].as_str().unwrap();
+            assert!(["upstream_tls", "no_healthy_target"].contains(&error), "{line}");
+        }
+        assert!(
+            origin.seen().is_empty() && origin.probes().is_empty(),
+            "{what}: not a byte was sent"
+        );
+    }
+}
+
+/// A certificate for `shop.test` that is its own issuer and has expired.
+fn expired(folder: &Path) -> (std::path::PathBuf, std::path::PathBuf) {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::new(["shop.test".to_owned()]).unwrap();
+    params.not_before = rcgen::date_time_ymd(2020, 1, 1);
+    params.not_after = rcgen::date_time_ymd(2021, 1, 1);
+    let certificate = params.self_signed(&key).unwrap();
+    let (chain, key_file) = (folder.join("expired.crt"), folder.join("expired.key"));
+    fs::write(&chain, certificate.pem()).unwrap();
+    fs::write(&key_file, key.serialize_pem()).unwrap();
+    (chain, key_file)
+}
+
+#[test]
+fn each_check_can_be_left_out_by_its_own_switch() {
+    let (authority, other) = (Authority::default(), Authority::default());
+    let folder = tempfile::tempdir().unwrap();
+    let wrong_name = origin(&authority.issue("else.test"));
+    let wrong_issuer = origin(&other.issue("shop.test"));
+    let expired = origin(&expired(folder.path()));
+    let ca = ca(&authority);
+    for (origin, switches, expected) in [
+        (&wrong_name, "accept_any_name = true", 200),
+        (&wrong_name, "accept_any_certificate = true", 502),
+        (&wrong_issuer, "accept_any_certificate = true", 200),
+        (&wrong_issuer, "accept_any_name = true", 502),
+        (&expired, "accept_any_certificate = true", 200),
+        (
+            &wrong_name,
+            "accept_any_name = true, accept_any_certificate = true",
+            200,
+        ),
+    ] {
+        // Who believes anybody names no authority.
+        let authorities = if switches.contains("certificate") {
+            String::new()
+        } else {
+            format!("{ca}, ")
+        };
+        let shop = Shop::of(origin).backend(&format!("tls = {{ {authorities}{switches} }}"));
+        let gateway = Http::One;
+        let running = shop.start();
+        let answer = gateway.connect(&running).ask(&Ask::get("shop.test", "/"));
+        assert_eq!(answer.status, expected, "{switches}");
+    }
+}
+
+#[test]
+fn a_target_that_wants_a_certificate_is_shown_one() {
+    let authority = Authority::default();
+    let identity = authority.issue("shop.test");
+    let mut roots = rustls::RootCertStore::empty();
+    roots
+        .add(CertificateDer::from_pem_file(authority.certificate()).unwrap())
+        .unwrap();
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
+        .build()
+        .unwrap();
+    let chain: Vec<_> = CertificateDer::pem_file_iter(&identity.0)
+        .unwrap()
+        .map(Result::unwrap)
+        .collect();
+    let config = ServerConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(chain, PrivateKeyDer::from_pem_file(&identity.1).unwrap())
+        .unwrap();
+    let origin = Origin::tls(Arc::new(config), |exchange| exchange.reply("secret"));
+    let tls = format!("tls = {{ {}, certificate = \"node\" }}", ca(&authority));
+    let gateway = Shop::of(&origin)
+        .backend(&tls)
+        .table(&authority.table("node", "gw-1.test"))
+        .start();
+    assert_eq!(send(&gateway, Ask::get("shop.test", "/").bytes()).text(), "secret");
+    assert!(origin.last().has_certificate);
+    // And without one it admits nobody.
+    let without = Shop::of(&origin).backend(&format!("tls = {{ {} }}", ca(&authority)));
+    without.apply(&gateway);
+    patiently("it turns this node away", || {
+        send(&gateway, Ask::get("shop.test", "/").bytes()).status == 502
+    });
+}
+
+#[test]
+fn a_target_that_speaks_no_tls_is_502() {
+    let authority = Authority::default();
+    let origin = Origin::named("plain");
+    let gateway = Shop::of(&origin)
+        .backend(&format!("tls = {{ {} }}", ca(&authority)))
+        .start();
+    assert_eq!(send(&gateway, Ask::get("shop.test", "/").bytes()).status, 502);
+    assert!(origin.seen().is_empty());
+}
