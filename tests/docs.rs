@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::Command;
 
 use portcullis::config::environment::{Contents, Environment};
-use portcullis::fault::{CloseReason, Refusal};
+use portcullis::fault::{CloseReason, Refusal, WebFault};
 use portcullis::observe::Cause;
 use zeroize::Zeroizing;
 
@@ -42,6 +42,46 @@ fn the_first_configuration_of_the_readme_is_sound() {
         .unwrap_or_else(|faults| panic!("{faults}"));
     assert!(warnings.is_empty(), "{warnings}");
     assert_eq!(config.directory.desktops.len(), 1);
+}
+
+#[test]
+fn every_step_of_publishing_is_sound() {
+    let text = fs::read_to_string("docs/publishing.md").unwrap();
+    let snippets: Vec<&str> = text
+        .split("```toml\n")
+        .skip(1)
+        .map(|rest| rest.split("```").next().unwrap())
+        .collect();
+    assert!(snippets.len() > 8, "the document shows configurations");
+    let least: toml::Table = toml::from_str(snippets[0]).unwrap();
+    for snippet in &snippets {
+        let mut whole = least.clone();
+        add(&mut whole, toml::from_str(snippet).unwrap());
+        let whole = toml::to_string(&whole).unwrap();
+        let (config, warnings) = portcullis::config::parse(&whole, Path::new("gw.toml"), &EveryFileExists)
+            .unwrap_or_else(|faults| panic!("{snippet}\n{faults}"));
+        assert!(warnings.is_empty(), "{snippet}\n{warnings}");
+        assert!(config.web.rules.contains_key("shop"));
+    }
+}
+
+/// Adds settings to a table: tables grow together, everything else is replaced.
+fn add(table: &mut toml::Table, more: toml::Table) {
+    for (key, value) in more {
+        match (table.get_mut(&key), value) {
+            (Some(toml::Value::Table(inner)), toml::Value::Table(more)) => add(inner, more),
+            (_, value) => drop(table.insert(key, value)),
+        }
+    }
+}
+
+#[test]
+fn every_fault_of_the_web_has_its_line_with_its_status() {
+    let publishing = fs::read_to_string("docs/publishing.md").unwrap();
+    for fault in WebFault::ALL {
+        let line = format!("| `{}` | {} |", fault.code(), fault.status().as_u16());
+        assert!(publishing.contains(&line), "docs/publishing.md lacks: {line}");
+    }
 }
 
 #[test]
