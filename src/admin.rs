@@ -27,10 +27,11 @@ use crate::types::SessionId;
 
 pub mod api;
 mod metrics;
+mod pools;
 
 use api::{
-    External, ExternalList, Finding, FindingList, Launched, NodeStatus, Problem, Quiesce, RefusalCount, RefusalList,
-    Session, SessionList,
+    External, ExternalList, Finding, FindingList, Launched, NodeStatus, PoolList, Problem, Quiesce, RefusalCount,
+    RefusalList, Session, SessionList,
 };
 
 /// The running admin side; ends when dropped.
@@ -112,6 +113,7 @@ fn router(gateway: Arc<Gateway>) -> Router {
         .route("/api/v1/refusals", get(refusals))
         .route("/api/v1/findings", get(findings))
         .route("/api/v1/external", get(external))
+        .route("/api/v1/pools", get(pool_list))
         .route("/metrics", get(prometheus))
         .with_state(gateway)
 }
@@ -206,6 +208,11 @@ async fn external(State(gateway): State<Arc<Gateway>>) -> Json<ExternalList> {
     Json(ExternalList {
         external: told.collect(),
     })
+}
+
+async fn pool_list(State(gateway): State<Arc<Gateway>>) -> Json<PoolList> {
+    let moment = Moment::now();
+    Json(PoolList::new(gateway.publisher().pools(moment.now), moment))
 }
 
 async fn prometheus(State(gateway): State<Arc<Gateway>>) -> impl IntoResponse {

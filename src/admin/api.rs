@@ -143,6 +143,97 @@ pub struct External {
     pub remedy: String,
 }
 
+/// The pools in use: `GET /api/v1/pools`.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct PoolList {
+    /// One for each pool and backend by which a rule uses it.
+    pub pools: Vec<Pool>,
+    /// The names of targets.
+    pub names: Vec<Name>,
+}
+
+/// A pool as one backend speaks to it.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct Pool {
+    /// The pool's name.
+    pub pool: String,
+    /// The backend's name; absent for the default one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backend: Option<String>,
+    /// Whether so few targets are healthy that all are taken to be.
+    pub panic: bool,
+    /// Its targets; those that are being drained come last.
+    pub targets: Vec<Target>,
+}
+
+/// A target at one of its addresses.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct Target {
+    /// Name or address, as configured.
+    pub host: String,
+    /// Where requests go.
+    pub address: String,
+    /// `unknown`, `healthy` or `unhealthy`.
+    pub condition: String,
+    /// Since when (ISO 8601, UTC).
+    pub since: String,
+    /// Its weight.
+    pub weight: u16,
+    /// Requests that it has at this moment.
+    pub requests: u32,
+    /// How long it will still be left out for its answers to users.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ejected_seconds: Option<u64>,
+    /// How long it will still be there for clients that stay with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub draining_seconds: Option<u64>,
+    /// The last results of its probe, the newest first.
+    pub results: Vec<ProbeResult>,
+}
+
+/// What came of one probe.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct ProbeResult {
+    /// When it ended (ISO 8601, UTC).
+    pub at: String,
+    /// How long it took.
+    pub milliseconds: u64,
+    /// The address that was asked.
+    pub address: String,
+    /// The status of a healthy answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// What was wrong, as it stands in the log.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The same for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub words: Option<String>,
+    /// Whether users' requests that went well stood in for it.
+    pub excused: bool,
+    /// Version and cipher suite, over TLS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<String>,
+    /// When the target's certificate expires (ISO 8601, UTC).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub certificate_expires: Option<String>,
+}
+
+/// A name of targets.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct Name {
+    /// The name.
+    pub name: String,
+    /// The addresses in use.
+    pub addresses: Vec<String>,
+    /// Why they cannot be renewed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
+    /// For how long that has been so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fault_seconds: Option<u64>,
+}
+
 /// Why a call was refused.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Problem {
