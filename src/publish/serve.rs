@@ -11,6 +11,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HOST, LOCATION, TE};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, Version};
+use tokio::time::timeout;
 
 mod answer;
 mod authenticate;
@@ -37,7 +38,7 @@ use crate::types::Authority;
 use crate::upstream::web::{Leased, Own, Wanted};
 use crate::upstream::{Lease, Outcome, Pool, TargetId};
 use crate::wire::timer::Timer;
-use crate::wire::{Length, Sink, Source};
+use crate::wire::{Gone, Length, Sink, Source};
 
 /// The connection by which a request came.
 #[derive(Clone, Copy, Debug)]
@@ -248,10 +249,13 @@ impl Publisher {
 }
 
 /// Sends an answer that is all there.
-async fn whole<A: Sink>(sink: &mut A, head: Response<()>, body: Bytes) -> Result<u64, crate::wire::Gone> {
+async fn whole<A: Sink>(sink: &mut A, head: Response<()>, body: Bytes) -> Result<u64, Gone> {
     let length = body.len() as u64;
-    sink.head(head, Length::Exact(length)).await?;
-    sink.last(body).await?;
+    let written = async {
+        sink.head(head, Length::Exact(length)).await?;
+        sink.last(body).await
+    };
+    timeout(READ, written).await.unwrap_or(Err(Gone))?;
     Ok(length)
 }
 
@@ -568,3 +572,6 @@ fn reason_of(fault: WebFault) -> CloseReason {
         crate::fault::Source::Internal => CloseReason::Internal,
     }
 }
+
+/// For a client to read an answer that is all there.
+const READ: Duration = Duration::from_secs(30);
