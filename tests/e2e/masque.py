@@ -207,7 +207,7 @@ async def loss(client, relay, place, token):
     """Large datagrams at a steady pace over a network that loses some: how many arrive, and is there a pause?"""
     stream = client.open(udp_headers(place, token))
     status = await client.admitted()
-    seconds, rate, size = 30, 100, 1300
+    seconds, rate, size = 10, 100, 1300
     # The path is to be known as wide before it is judged.
     await asyncio.sleep(1)
     relay.loss = 0.12
