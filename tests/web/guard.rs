@@ -18,11 +18,11 @@ fn addresses_are_admitted_by_their_lists_and_a_denied_one_never() {
         .rule("allow = [\"127.0.0.0/29\", \"::1\"]\ndeny = [\"127.0.0.3\"]")
         .start();
     assert_eq!(status_from(&gateway, [127, 0, 0, 2], "shop.test", "/"), 200);
-    for denied in [[127, 0, 0, 3], [127, 0, 0, 9]] {
-        assert_eq!(status_from(&gateway, denied, "shop.test", "/denied"), 403);
+    for (denied, target) in [([127, 0, 0, 3], "/listed"), ([127, 0, 0, 9], "/beside")] {
+        assert_eq!(status_from(&gateway, denied, "shop.test", target), 403);
     }
     assert_eq!(origin.seen().len(), 1);
-    let line = access_line_of(&gateway, "/denied");
+    let line = access_line_of(&gateway, "/listed");
     assert_eq!(
         (&line["error_info"], &line["client_ip"]),
         (&"address_denied".into(), &"127.0.0.3".into())
