@@ -22,6 +22,9 @@ pub use certificates::{Certificates, Leaf};
 pub use faults::{LoadFault, Problem, Warning, WarningKind};
 pub use first_bytes::Opening;
 pub use hello::name_asked_for;
+pub use judge::{
+    Authorities, Judge, Shown, authorities_in, authorities_of_the_system, in_its_time, judged_by, judged_over,
+};
 pub use load::own_certificate;
 pub use mutual::{Mutual, MutualFault};
 pub use quic::{SecuredQuic, handshake as quic_handshake, quic_config};
@@ -36,6 +39,7 @@ mod certificates;
 mod faults;
 mod first_bytes;
 mod hello;
+mod judge;
 mod load;
 mod mutual;
 mod quic;

@@ -14,17 +14,14 @@ use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::version::{TLS12, TLS13};
-use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
+use rustls::Error;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::endpoint::Endpoint;
+use crate::secure::{Judge, Shown, judged_by};
 use crate::types::{Mark, MarkAnswer, Thumbprint};
 
 /// What stood at the end of an address.
@@ -122,12 +119,8 @@ pub(super) async fn secure(
 ) -> Result<(TlsStream<TcpStream>, Thumbprint), MarkFault> {
     let socket = connect(endpoint, deadline).await?;
     let witness = Arc::new(Witness::default());
-    let config = ClientConfig::builder_with_provider(witness.provider.clone())
-        .with_protocol_versions(&[&TLS13, &TLS12])
-        .map_err(|fault| MarkFault::Tls(io::Error::other(fault)))?;
-    let mut config = config
-        .dangerous()
-        .with_custom_certificate_verifier(witness.clone())
+    let mut config = judged_by(witness.clone())
+        .map_err(|fault| MarkFault::Tls(io::Error::other(fault)))?
         .with_no_client_auth();
     config.alpn_protocols = alpn.to_vec();
     config.resumption = rustls::client::Resumption::disabled();
@@ -201,56 +194,15 @@ async fn exchange(stream: TlsStream<TcpStream>, endpoint: &Endpoint, mark: Mark)
 }
 
 /// Notes the certificate and accepts it. Whoever shows it must hold its key nevertheless.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Witness {
-    provider: Arc<CryptoProvider>,
     seen: Mutex<Option<Thumbprint>>,
 }
 
-impl Default for Witness {
-    fn default() -> Self {
-        Self {
-            provider: Arc::new(rustls::crypto::aws_lc_rs::default_provider()),
-            seen: Mutex::new(None),
-        }
-    }
-}
-
-impl ServerCertVerifier for Witness {
-    fn verify_server_cert(
-        &self,
-        certificate: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        *self.seen.lock() = Some(Thumbprint::of(certificate));
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls12_signature(message, certificate, signature, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signature, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
+impl Judge for Witness {
+    fn judge(&self, shown: Shown<'_>) -> Result<(), Error> {
+        *self.seen.lock() = Some(Thumbprint::of(shown.certificate));
+        Ok(())
     }
 }
 

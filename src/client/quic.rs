@@ -16,7 +16,6 @@ use http::header::{AUTHORIZATION, USER_AGENT};
 use http::{HeaderValue, Method, Request, StatusCode};
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{IdleTimeout, TransportConfig, VarInt};
-use rustls::ClientConfig;
 use rustls::version::TLS13;
 use tokio::net::{TcpListener, lookup_host};
 use tokio::sync::{mpsc, watch};
@@ -30,6 +29,7 @@ use super::trust::Trust;
 use super::tunnel::{Channel, Notice, RaiseFault, Upward, splice};
 use super::words::printable_line;
 use crate::control::operation;
+use crate::secure::judged_over;
 use crate::tunnel::masque::wire::{BidiStream, Connection, Opener};
 use crate::types::Thumbprint;
 
@@ -368,12 +368,7 @@ async fn connect(
 
 fn config(trust: &Trust, endpoint: &Endpoint, sibling: Option<Thumbprint>) -> Result<quinn::ClientConfig, QuicFault> {
     let verifier = trust.verifier(endpoint, sibling).map_err(failed)?;
-    let mut tls = ClientConfig::builder_with_provider(trust.provider())
-        .with_protocol_versions(&[&TLS13])
-        .map_err(failed)?
-        .dangerous()
-        .with_custom_certificate_verifier(verifier)
-        .with_no_client_auth();
+    let mut tls = judged_over(&[&TLS13], verifier).map_err(failed)?.with_no_client_auth();
     tls.alpn_protocols = vec![b"h3".to_vec()];
     // A session taken up again would not show its certificate.
     tls.resumption = rustls::client::Resumption::disabled();

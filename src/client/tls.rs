@@ -5,8 +5,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::ClientConfig;
-use rustls::version::{TLS12, TLS13};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -14,6 +12,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::endpoint::{Endpoint, InvalidEndpoint};
 use super::trust::{Judgement, KnownFault, Trust};
+use crate::secure::judged_by;
 use crate::types::Thumbprint;
 
 /// What was agreed with a gateway.
@@ -73,11 +72,7 @@ impl Dialer {
         sibling: Option<Thumbprint>,
     ) -> Result<(TlsStream<TcpStream>, TlsFacts), DialCause> {
         let verifier = self.trust.verifier(endpoint, sibling)?;
-        let mut config = ClientConfig::builder_with_provider(self.trust.provider())
-            .with_protocol_versions(&[&TLS13, &TLS12])?
-            .dangerous()
-            .with_custom_certificate_verifier(verifier.clone())
-            .with_no_client_auth();
+        let mut config = judged_by(verifier.clone())?.with_no_client_auth();
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         // A session taken up again would not show its certificate.
         config.resumption = rustls::client::Resumption::disabled();
@@ -206,6 +201,7 @@ mod tests {
     use rustls::pki_types::CertificateDer;
     use rustls::server::{ClientHello, ResolvesServerCert};
     use rustls::sign::CertifiedKey;
+    use rustls::version::{TLS12, TLS13};
 
     use super::super::model::{self, Gateway, Identity, serve};
     use super::super::trust::KnownGateways;

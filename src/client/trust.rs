@@ -17,25 +17,19 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-use rustls::RootCertStore;
-use rustls::client::WebPkiServerVerifier;
-use rustls::crypto::CryptoProvider;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
-
 use super::endpoint::Endpoint;
+use crate::secure::{Authorities, authorities_in, authorities_of_the_system};
 use crate::types::Thumbprint;
+use parking_lot::Mutex;
 
 pub use self::known::{KnownFault, KnownGateways};
+pub(super) use self::verifier::HeldTo;
 pub use self::verifier::Judgement;
-pub(super) use self::verifier::Verifier;
 
 /// What certificates are held to. Clones share what was accepted.
 #[derive(Clone)]
 pub struct Trust {
     basis: Basis,
-    provider: Arc<CryptoProvider>,
     /// What was accepted in this run, also when it could not be remembered.
     accepted: Arc<Mutex<HashMap<Endpoint, Thumbprint>>>,
     known: Option<Arc<KnownGateways>>,
@@ -46,9 +40,9 @@ pub struct Trust {
 enum Basis {
     Thumbprint(Thumbprint),
     /// With the certificates themselves: one of them may be the gateway's own.
-    Authorities(Arc<WebPkiServerVerifier>, Arc<[Thumbprint]>),
+    Authorities(Authorities, Arc<[Thumbprint]>),
     /// `None`: the system has no authorities at all.
-    System(Option<Arc<WebPkiServerVerifier>>),
+    System(Option<Authorities>),
 }
 
 impl Trust {
@@ -56,11 +50,8 @@ impl Trust {
     ///
     /// Authorities that cannot be read are left out: with none left, every gateway is one to be asked about.
     pub fn system(known: Option<KnownGateways>) -> Self {
-        let provider = provider();
-        let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build();
-        Self::new(Basis::System(verifier.ok()), provider, known)
+        let authorities = authorities_of_the_system().and_then(|roots| Authorities::new(roots).ok());
+        Self::new(Basis::System(authorities), known)
     }
 
     /// Trusts the authorities in a PEM file, and nothing else.
@@ -74,24 +65,15 @@ impl Trust {
             file: file.to_owned(),
             problem,
         };
-        let provider = provider();
-        let mut roots = RootCertStore::empty();
-        let mut given = Vec::new();
-        let certificates = CertificateDer::pem_file_iter(file).map_err(|error| fault(error.to_string()))?;
-        for certificate in certificates {
-            let certificate = certificate.map_err(|error| fault(error.to_string()))?;
-            given.push(Thumbprint::of(&certificate));
-            roots.add(certificate).map_err(|error| fault(error.to_string()))?;
-        }
-        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
-            .build()
-            .map_err(|_| fault("it holds no certificate".to_owned()))?;
-        Ok(Self::new(Basis::Authorities(verifier, given.into()), provider, None))
+        let (roots, certificates) = authorities_in(file).map_err(fault)?;
+        let authorities = Authorities::new(roots).map_err(|error| fault(error.to_string()))?;
+        let given = certificates.iter().map(Thumbprint::of).collect();
+        Ok(Self::new(Basis::Authorities(authorities, given), None))
     }
 
     /// Trusts one certificate, whatever its name, issuer and dates say.
     pub fn thumbprint(thumbprint: Thumbprint) -> Self {
-        Self::new(Basis::Thumbprint(thumbprint), provider(), None)
+        Self::new(Basis::Thumbprint(thumbprint), None)
     }
 
     /// Accepts a certificate that was [`Judgement::Unknown`], and remembers it for later runs.
@@ -118,11 +100,7 @@ impl Trust {
     ///
     /// # Errors
     /// What is remembered cannot be read.
-    pub(super) fn verifier(
-        &self,
-        endpoint: &Endpoint,
-        sibling: Option<Thumbprint>,
-    ) -> Result<Arc<Verifier>, KnownFault> {
+    pub(super) fn verifier(&self, endpoint: &Endpoint, sibling: Option<Thumbprint>) -> Result<Arc<HeldTo>, KnownFault> {
         let mut given = None;
         let (pinned, authorities, expected) = match &self.basis {
             Basis::Thumbprint(thumbprint) => (Some(*thumbprint), None, None),
@@ -132,8 +110,7 @@ impl Trust {
             }
             Basis::System(authorities) => (None, authorities.clone(), self.expected(endpoint)?),
         };
-        Ok(Arc::new(Verifier::new(
-            self.provider.clone(),
+        Ok(Arc::new(HeldTo::new(
             pinned,
             authorities,
             given,
@@ -143,15 +120,9 @@ impl Trust {
         )))
     }
 
-    /// The cryptography of all connections.
-    pub(super) fn provider(&self) -> Arc<CryptoProvider> {
-        self.provider.clone()
-    }
-
-    fn new(basis: Basis, provider: Arc<CryptoProvider>, known: Option<KnownGateways>) -> Self {
+    fn new(basis: Basis, known: Option<KnownGateways>) -> Self {
         Self {
             basis,
-            provider,
             accepted: Arc::default(),
             known: known.map(Arc::new),
         }
@@ -176,10 +147,6 @@ impl std::fmt::Debug for Trust {
             Basis::System(_) => "Trust(system)",
         })
     }
-}
-
-fn provider() -> Arc<CryptoProvider> {
-    Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
 /// A file of certificate authorities that cannot be used.
@@ -207,6 +174,8 @@ impl From<KnownFault> for io::Error {
 
 #[cfg(test)]
 mod tests {
+    use rustls::pki_types::CertificateDer;
+
     use super::*;
 
     #[test]
@@ -217,7 +186,7 @@ mod tests {
             std::fs::write(&file, text).unwrap();
             Trust::authorities(&file).unwrap_err()
         };
-        assert!(refused("").is_about("ca.pem: it holds no certificate"));
+        assert!(refused("").is_about("ca.pem: there is no certificate in it"));
         assert!(refused("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").is_about("ca.pem"));
         assert!(
             Trust::authorities(&folder.path().join("none"))

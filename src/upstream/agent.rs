@@ -4,18 +4,14 @@ use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls::pki_types::ServerName;
+use rustls::{CertificateError, Error};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
@@ -24,11 +20,11 @@ use tokio_rustls::client::TlsStream;
 
 use super::{DialFault, dial};
 use crate::config::{Agent, Config};
+use crate::secure::{Authorities, Judge, Shown, authorities_in, authorities_of_the_system, judged_by};
 use crate::types::{Target, Thumbprint};
 
 /// The ways to the agents of one configuration, ready to be gone.
 pub struct Agents {
-    provider: Arc<CryptoProvider>,
     connectors: HashMap<Agent, TlsConnector>,
 }
 
@@ -54,7 +50,6 @@ impl Agents {
     /// As [`load`](Self::load).
     pub fn of<'a>(ways: impl IntoIterator<Item = &'a Agent>) -> Result<Self, Vec<AgentFault>> {
         let mut agents = Self {
-            provider: Arc::new(rustls::crypto::aws_lc_rs::default_provider()),
             connectors: HashMap::new(),
         };
         let mut faults = Vec::new();
@@ -62,7 +57,7 @@ impl Agents {
             if *way == Agent::Plain || agents.connectors.contains_key(way) {
                 continue;
             }
-            match agents.connector(way) {
+            match connector(way) {
                 Ok(connector) => {
                     agents.connectors.insert(way.clone(), connector);
                 }
@@ -97,36 +92,28 @@ impl Agents {
             }
         }
     }
+}
 
-    fn connector(&self, agent: &Agent) -> Result<TlsConnector, AgentFault> {
-        let builder = ClientConfig::builder_with_provider(self.provider.clone())
-            .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12]);
-        let setup = |cause: Error| AgentFault::Setup(cause.to_string());
-        let verifier: Arc<dyn ServerCertVerifier> = match agent {
-            Agent::Thumbprint(thumbprint) => Arc::new(Pinned {
-                provider: self.provider.clone(),
-                thumbprint: *thumbprint,
-            }),
-            Agent::Certificate { ca: Some(file), .. } => self.authorities(authorities_in(file)?)?,
-            Agent::Plain | Agent::System | Agent::Certificate { ca: None, .. } => {
-                self.authorities(authorities_of_the_system()?)?
-            }
-        };
-        let mut config = builder
-            .map_err(setup)?
-            .dangerous()
-            .with_custom_certificate_verifier(verifier)
-            .with_no_client_auth();
-        // Connections last for hours: what a resumption saves is not worth what it keeps.
-        config.resumption = rustls::client::Resumption::disabled();
-        Ok(TlsConnector::from(Arc::new(config)))
-    }
-
-    fn authorities(&self, roots: RootCertStore) -> Result<Arc<WebPkiServerVerifier>, AgentFault> {
-        WebPkiServerVerifier::builder_with_provider(Arc::new(roots), self.provider.clone())
-            .build()
-            .map_err(|cause| AgentFault::Setup(cause.to_string()))
-    }
+fn connector(agent: &Agent) -> Result<TlsConnector, AgentFault> {
+    let setup = |cause: Error| AgentFault::Setup(cause.to_string());
+    let judge: Arc<dyn Judge> = match agent {
+        Agent::Thumbprint(thumbprint) => Arc::new(Pinned(*thumbprint)),
+        Agent::Certificate { ca: Some(file), .. } => {
+            let (roots, _) = authorities_in(file).map_err(|problem| AgentFault::Authorities {
+                file: file.clone(),
+                problem,
+            })?;
+            Arc::new(Authorities::new(roots).map_err(setup)?)
+        }
+        Agent::Plain | Agent::System | Agent::Certificate { ca: None, .. } => {
+            let roots = authorities_of_the_system().ok_or(AgentFault::NoSystemAuthorities)?;
+            Arc::new(Authorities::new(roots).map_err(setup)?)
+        }
+    };
+    let mut config = judged_by(judge).map_err(setup)?.with_no_client_auth();
+    // Connections last for hours: what a resumption saves is not worth what it keeps.
+    config.resumption = rustls::client::Resumption::disabled();
+    Ok(TlsConnector::from(Arc::new(config)))
 }
 
 impl fmt::Debug for Agents {
@@ -189,33 +176,6 @@ fn name_of(agent: &Agent, target: &Target) -> Option<ServerName<'static>> {
     ServerName::try_from(name.clone()).ok()
 }
 
-fn authorities_in(file: &Path) -> Result<RootCertStore, AgentFault> {
-    let fault = |problem: String| AgentFault::Authorities {
-        file: file.to_owned(),
-        problem,
-    };
-    let mut roots = RootCertStore::empty();
-    let certificates = CertificateDer::pem_file_iter(file).map_err(|cause| fault(cause.to_string()))?;
-    for certificate in certificates {
-        let certificate = certificate.map_err(|cause| fault(cause.to_string()))?;
-        roots.add(certificate).map_err(|cause| fault(cause.to_string()))?;
-    }
-    if roots.is_empty() {
-        return Err(fault("there is no certificate in it".to_owned()));
-    }
-    Ok(roots)
-}
-
-fn authorities_of_the_system() -> Result<RootCertStore, AgentFault> {
-    let mut roots = RootCertStore::empty();
-    // One that cannot be read is none of those that vouch; the others still do.
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if roots.is_empty() {
-        return Err(AgentFault::NoSystemAuthorities);
-    }
-    Ok(roots)
-}
-
 fn fault_of(cause: &io::Error) -> DialFault {
     let tls = cause.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
     match tls {
@@ -227,52 +187,16 @@ fn fault_of(cause: &io::Error) -> DialFault {
 
 /// Accepts one certificate, whoever issued it, if the agent has its key.
 #[derive(Debug)]
-struct Pinned {
-    provider: Arc<CryptoProvider>,
-    thumbprint: Thumbprint,
-}
+struct Pinned(Thumbprint);
 
-impl ServerCertVerifier for Pinned {
-    fn verify_server_cert(
-        &self,
-        certificate: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        let shown = Thumbprint::of(certificate);
-        if shown == self.thumbprint {
-            return Ok(ServerCertVerified::assertion());
+impl Judge for Pinned {
+    fn judge(&self, shown: Shown<'_>) -> Result<(), Error> {
+        let thumbprint = Thumbprint::of(shown.certificate);
+        if thumbprint == self.0 {
+            return Ok(());
         }
-        tracing::warn!(given = %self.thumbprint, %shown, step = "upstream", "an agent shows another certificate than the given one");
-        Err(Error::InvalidCertificate(
-            CertificateError::ApplicationVerificationFailure,
-        ))
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls12_signature(message, certificate, signature, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signature, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
+        tracing::warn!(given = %self.0, shown = %thumbprint, step = "upstream", "an agent shows another certificate than the given one");
+        Err(CertificateError::ApplicationVerificationFailure.into())
     }
 }
 

@@ -3,14 +3,11 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{WebPkiServerVerifier, verify_server_name};
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::client::verify_server_name;
 use rustls::server::ParsedCertificate;
-use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
-use x509_parser::prelude::{FromDer as _, X509Certificate};
+use rustls::{CertificateError, Error};
 
+use crate::secure::{Authorities, Judge, Shown, in_its_time};
 use crate::types::Thumbprint;
 
 /// What was found about a gateway's certificate.
@@ -50,10 +47,9 @@ pub enum Judgement {
 
 /// Judges the certificate of one handshake and keeps the judgement.
 #[derive(Debug)]
-pub(in crate::client) struct Verifier {
-    provider: Arc<CryptoProvider>,
+pub(in crate::client) struct HeldTo {
     pinned: Option<Thumbprint>,
-    authorities: Option<Arc<WebPkiServerVerifier>>,
+    authorities: Option<Authorities>,
     /// The certificates of the authorities that were given.
     given: Option<Arc<[Thumbprint]>>,
     /// An unknown certificate may be asked about.
@@ -63,18 +59,16 @@ pub(in crate::client) struct Verifier {
     judgement: Mutex<Option<(Judgement, Thumbprint)>>,
 }
 
-impl Verifier {
+impl HeldTo {
     pub(super) fn new(
-        provider: Arc<CryptoProvider>,
         pinned: Option<Thumbprint>,
-        authorities: Option<Arc<WebPkiServerVerifier>>,
+        authorities: Option<Authorities>,
         given: Option<Arc<[Thumbprint]>>,
         first_use: bool,
         expected: Option<Thumbprint>,
         sibling: Option<Thumbprint>,
     ) -> Self {
         Self {
-            provider,
             pinned,
             authorities,
             given,
@@ -90,14 +84,7 @@ impl Verifier {
         self.judgement.lock().clone()
     }
 
-    fn judge(
-        &self,
-        certificate: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        name: &ServerName<'_>,
-        now: UnixTime,
-        thumbprint: Thumbprint,
-    ) -> Judgement {
+    fn judgement_of(&self, shown: Shown<'_>, thumbprint: Thumbprint) -> Judgement {
         if let Some(given) = self.pinned {
             return if given == thumbprint {
                 Judgement::Trusted
@@ -109,7 +96,7 @@ impl Verifier {
             return Judgement::Trusted;
         }
         let verified = match &self.authorities {
-            Some(authorities) => authorities.verify_server_cert(certificate, intermediates, name, &[], now),
+            Some(authorities) => authorities.judge(shown),
             None => Err(Error::InvalidCertificate(CertificateError::UnknownIssuer)),
         };
         let is_given = || self.given.as_ref().is_some_and(|given| given.contains(&thumbprint));
@@ -117,9 +104,9 @@ impl Verifier {
             Err(Error::InvalidCertificate(CertificateError::Other(other)))
                 if is_its_own_issuer(&other.to_string()) && is_given() =>
             {
-                verify_alone(certificate, name, now)
+                verify_alone(shown)
             }
-            verified => verified.map(drop),
+            verified => verified,
         };
         let Err(error) = verified else {
             return Judgement::Trusted;
@@ -135,74 +122,24 @@ impl Verifier {
     }
 }
 
-impl ServerCertVerifier for Verifier {
-    fn verify_server_cert(
-        &self,
-        certificate: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        let thumbprint = Thumbprint::of(certificate);
-        let judgement = self.judge(certificate, intermediates, name, now, thumbprint);
+impl Judge for HeldTo {
+    fn judge(&self, shown: Shown<'_>) -> Result<(), Error> {
+        let thumbprint = Thumbprint::of(shown.certificate);
+        let judgement = self.judgement_of(shown, thumbprint);
         let trusted = judgement == Judgement::Trusted;
         *self.judgement.lock() = Some((judgement, thumbprint));
         if trusted {
-            Ok(ServerCertVerified::assertion())
+            Ok(())
         } else {
-            Err(Error::InvalidCertificate(
-                CertificateError::ApplicationVerificationFailure,
-            ))
+            Err(CertificateError::ApplicationVerificationFailure.into())
         }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(
-            message,
-            certificate,
-            signature,
-            &self.provider.signature_verification_algorithms,
-        )
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(
-            message,
-            certificate,
-            signature,
-            &self.provider.signature_verification_algorithms,
-        )
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
     }
 }
 
 /// Name and dates of a certificate that needs nobody to vouch for it.
-fn verify_alone(certificate: &CertificateDer<'_>, name: &ServerName<'_>, now: UnixTime) -> Result<(), Error> {
-    verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
-    let (_, parsed) = X509Certificate::from_der(certificate).map_err(|_| CertificateError::BadEncoding)?;
-    let validity = parsed.validity();
-    let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
-    if now > validity.not_after.timestamp() {
-        Err(CertificateError::Expired.into())
-    } else if now < validity.not_before.timestamp() {
-        Err(CertificateError::NotValidYet.into())
-    } else {
-        Ok(())
-    }
+fn verify_alone(shown: Shown<'_>) -> Result<(), Error> {
+    verify_server_name(&ParsedCertificate::try_from(shown.certificate)?, shown.name)?;
+    in_its_time(shown.certificate, shown.now)
 }
 
 /// Whether the fault is one with which a gateway can be genuine: nobody vouches for it, or not for this name.

@@ -3,18 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor, verify_server_name};
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::crypto::{WebPkiSupportedAlgorithms, aws_lc_rs};
+use rustls::pki_types::CertificateDer;
 use rustls::server::ParsedCertificate;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use rustls::version::{TLS12, TLS13};
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
-use x509_parser::prelude::{FromDer, X509Certificate};
+use rustls::{ClientConfig, Error, RootCertStore};
 
 use crate::config::web::BackendTls;
+use crate::secure::{Judge, Shown, authorities_in, authorities_of_the_system, in_its_time, judged_by};
 
 /// TLS to targets, ready to be used.
 #[derive(Clone, Debug)]
@@ -58,7 +55,6 @@ impl Trusted {
         own: Option<Arc<CertifiedKey>>,
         http2: bool,
     ) -> Result<Self, Error> {
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let read = Arc::new(Read {
             authorities: issuers
                 .as_ref()
@@ -66,15 +62,11 @@ impl Trusted {
                 .unwrap_or_default(),
             own: own.clone(),
         });
-        let verifier = Verifier {
-            provider: provider.clone(),
+        let builder = judged_by(Arc::new(Wanted {
+            algorithms: aws_lc_rs::default_provider().signature_verification_algorithms,
             issuers,
             checks_name,
-        };
-        let builder = ClientConfig::builder_with_provider(provider)
-            .with_protocol_versions(&[&TLS13, &TLS12])?
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(verifier));
+        }))?;
         let mut config = match own {
             Some(own) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(own))),
             None => builder.with_no_client_auth(),
@@ -120,37 +112,16 @@ struct Issuers {
 
 impl Issuers {
     fn in_file(file: &Path) -> Result<Self, TrustFault> {
-        let fault = |problem: String| TrustFault::Authorities {
+        let (roots, pinned) = authorities_in(file).map_err(|problem| TrustFault::Authorities {
             file: file.to_owned(),
             problem,
-        };
-        let mut issuers = Self {
-            roots: RootCertStore::empty(),
-            pinned: Vec::new(),
-        };
-        for certificate in CertificateDer::pem_file_iter(file).map_err(|cause| fault(cause.to_string()))? {
-            let certificate = certificate.map_err(|cause| fault(cause.to_string()))?;
-            issuers
-                .roots
-                .add(certificate.clone())
-                .map_err(|cause| fault(cause.to_string()))?;
-            issuers.pinned.push(certificate);
-        }
-        if issuers.pinned.is_empty() {
-            return Err(fault("there is no certificate in it".to_owned()));
-        }
-        Ok(issuers)
+        })?;
+        Ok(Self { roots, pinned })
     }
 
     fn of_the_system() -> Result<Self, TrustFault> {
-        let mut roots = RootCertStore::empty();
-        // One that cannot be read is none of those that vouch; the others still do.
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        if roots.is_empty() {
-            return Err(TrustFault::NoSystemAuthorities);
-        }
         Ok(Self {
-            roots,
+            roots: authorities_of_the_system().ok_or(TrustFault::NoSystemAuthorities)?,
             pinned: Vec::new(),
         })
     }
@@ -158,74 +129,30 @@ impl Issuers {
 
 /// Holds a target's certificate to what the configuration wants, and to nothing else.
 #[derive(Debug)]
-struct Verifier {
-    provider: Arc<CryptoProvider>,
+struct Wanted {
+    algorithms: WebPkiSupportedAlgorithms,
     /// `None`: anyone, at any time.
     issuers: Option<Issuers>,
     checks_name: bool,
 }
 
-impl ServerCertVerifier for Verifier {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        let certificate = ParsedCertificate::try_from(end_entity)?;
+impl Judge for Wanted {
+    fn judge(&self, shown: Shown<'_>) -> Result<(), Error> {
+        let certificate = ParsedCertificate::try_from(shown.certificate)?;
         match &self.issuers {
-            Some(issuers) if issuers.pinned.contains(end_entity) => in_its_time(end_entity, now)?,
+            Some(issuers) if issuers.pinned.contains(shown.certificate) => in_its_time(shown.certificate, shown.now)?,
             Some(issuers) => verify_server_cert_signed_by_trust_anchor(
                 &certificate,
                 &issuers.roots,
-                intermediates,
-                now,
-                self.provider.signature_verification_algorithms.all,
+                shown.intermediates,
+                shown.now,
+                self.algorithms.all,
             )?,
             None => {}
         }
         if self.checks_name {
-            verify_server_name(&certificate, name)?;
+            verify_server_name(&certificate, shown.name)?;
         }
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls12_signature(message, certificate, signature, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signature, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
-    }
-}
-
-fn in_its_time(certificate: &CertificateDer<'_>, now: UnixTime) -> Result<(), Error> {
-    let (_, certificate) = X509Certificate::from_der(certificate).map_err(|_| CertificateError::BadEncoding)?;
-    let validity = certificate.validity();
-    let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
-    if now > validity.not_after.timestamp() {
-        Err(CertificateError::Expired.into())
-    } else if now < validity.not_before.timestamp() {
-        Err(CertificateError::NotValidYet.into())
-    } else {
         Ok(())
     }
 }
