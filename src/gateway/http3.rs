@@ -69,7 +69,7 @@ impl Gateway {
         let shared = Shared {
             connection: connection.clone(),
             conversation: Arc::new(Conversation::new(facts, Some(tls), self.grants.watch().clone())),
-            datagrams: Datagrams::new(connection.clone()),
+            datagrams: Datagrams::new(connection.clone(), self.grants.watch().clone()),
         };
         self.tasks.spawn(shared.datagrams.clone().run());
         let ended = self.requests(&shared, &plan).await;

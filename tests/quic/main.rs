@@ -11,6 +11,8 @@ mod admission;
 mod carried;
 mod datagrams;
 mod peer;
+#[path = "../support/web.rs"]
+mod rig;
 mod strangers;
 #[path = "../support/mod.rs"]
 mod support;
