@@ -18,6 +18,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::peer::{path_of, tool};
+use crate::rig::{Origin, Shop};
 use crate::support::raw::{self, element, message};
 use crate::support::{Gateway, Setup, Target};
 
@@ -206,6 +207,55 @@ fn by_udp_only(node: SocketAddr) -> u16 {
         }
     });
     port
+}
+
+#[test]
+fn another_client_asks_an_application_over_http3() {
+    let origin = Origin::new(|exchange| {
+        let body = exchange.body();
+        let seen = exchange.seen();
+        if seen.method() == "HEAD" {
+            // A length without a body aioquic takes for a fault, also here.
+            return exchange.send("HTTP/1.1 200 OK\r\nX-Target: /head\r\n\r\n");
+        }
+        let mut answer = format!(
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Target: {}\r\n\r\n",
+            seen.target()
+        );
+        let mut body = &body[..];
+        while !body.is_empty() {
+            let (piece, rest) = body.split_at(body.len().min(10_000));
+            exchange.send(format!("{answer}{:x}\r\n", piece.len()));
+            exchange.send(piece);
+            (answer, body) = ("\r\n".to_owned(), rest);
+        }
+        let sum = seen.trailers.first().map_or("none", |(_, sum)| sum);
+        exchange.send(format!("{answer}0\r\nx-sum: {sum}\r\n\r\n"));
+    });
+    let gateway = Shop::of(&origin).setup(|setup| setup.listener("udp = true\n")).start();
+    let port = gateway.address.port().to_string();
+    let mut command = python("http3.py");
+    command.args(["127.0.0.1", &port]).arg(gateway.chain());
+    let found = told(command.arg("shop.test"), &gateway);
+
+    let section = |what: &str, number: usize| found[what]["sections"][number].clone();
+    assert_eq!(
+        (&section("get", 0)[":status"], &section("get", 0)["x-target"]),
+        (&"200".into(), &"/b?c".into())
+    );
+    assert_eq!(
+        (&section("head", 0)["x-target"], &found["head"]["length"]),
+        (&"/head".into(), &0.into())
+    );
+    assert_eq!(found["post"]["sha256"], found["sent"]);
+    assert_eq!(found["trailers"]["sha256"], found["sent"]);
+    assert_eq!(section("trailers", 1)["x-sum"], "42");
+    for (number, answer) in found["many"].as_array().unwrap().iter().enumerate() {
+        assert_eq!(answer["sections"][0]["x-target"], format!("/echo?{number}"));
+        assert_eq!(answer["length"], number * 1000);
+    }
+    let get = origin.seen().into_iter().find(|seen| seen.method() == "GET").unwrap();
+    assert!(!get.has("transfer-encoding"), "{}", get.head);
 }
 
 /// No TCP leads to that port: what the browser shows came over HTTP/3.

@@ -16,6 +16,7 @@ mod rig;
 mod strangers;
 #[path = "../support/mod.rs"]
 mod support;
+mod web;
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream, UdpSocket};
