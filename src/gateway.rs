@@ -42,6 +42,7 @@ mod answer;
 mod blast;
 mod conversation;
 mod departure;
+mod extent;
 pub mod external;
 mod http1;
 mod http2;
@@ -253,7 +254,7 @@ impl Gateway {
                 answer::portal(request.method(), authority.as_ref(), quic)
             }
             Ok(Routed::Control) => self.control(request, body, conversation).await,
-            Ok(Routed::Tunnel { .. } | Routed::Resume { .. }) if request.version() == Version::HTTP_2 => {
+            Ok(Routed::Tunnel { .. } | Routed::Resume { .. }) if request.version() > Version::HTTP_11 => {
                 return Outcome::NeedsHttp1;
             }
             Ok(Routed::Tunnel { .. } | Routed::Resume { .. }) if !departure::is_chunked(request) => {
@@ -399,7 +400,7 @@ impl Gateway {
 
     /// The port at which a client that asks over TCP finds QUIC: the one under which it asked.
     fn quic_port<B>(&self, request: &Request<B>, conversation: &Conversation) -> Option<u16> {
-        if !self.serves_udp(conversation) {
+        if request.version() == Version::HTTP_3 || !self.serves_udp(conversation) {
             return None;
         }
         let authority = inspect::authority(request).ok().flatten();

@@ -21,7 +21,7 @@ pub mod exposition;
 mod places;
 mod watch;
 
-pub use counters::{Counters, Kind};
+pub use counters::{Aside, Counters, Kind};
 pub use diagnosis::{Cause, Finding};
 pub use places::Places;
 pub use watch::{Arrival, Refused, Watch};

@@ -4,7 +4,7 @@ use crate::clock;
 use crate::fault::{CloseReason, Refusal};
 use crate::gateway::Gateway;
 use crate::observe::exposition::Exposition;
-use crate::observe::{Cause, Counters, Kind};
+use crate::observe::{Aside, Cause, Counters, Kind};
 
 /// The whole document.
 pub(super) fn exposition(gateway: &Gateway) -> String {
@@ -14,6 +14,7 @@ pub(super) fn exposition(gateway: &Gateway) -> String {
     secondaries(counters, &mut out);
     sessions(counters, &mut out);
     connections(gateway, counters, &mut out);
+    datagrams(counters, &mut out);
     findings(gateway, &mut out);
     out.finish()
 }
@@ -102,6 +103,21 @@ fn connections(gateway: &Gateway, counters: &Counters, out: &mut Exposition) {
         "Times that accepting failed for want of descriptors or memory.",
     );
     out.sample(&[], counts.accept_faults);
+}
+
+fn datagrams(counters: &Counters, out: &mut Exposition) {
+    out.counter(
+        "portcullis_quic_datagrams_dropped_total",
+        "Datagrams of QUIC sessions that the node dropped, because the way on took them more slowly than they came.",
+    );
+    for (towards, aside) in [("client", Aside::ToClient), ("desktop", Aside::ToDesktop)] {
+        out.sample(&[("towards", towards)], counters.datagrams(aside));
+    }
+    out.counter(
+        "portcullis_quic_datagrams_in_stream_total",
+        "Datagrams that went to their client within a stream, because the path took none of their size at that moment.",
+    );
+    out.sample(&[], counters.datagrams(Aside::InStream));
 }
 
 fn findings(gateway: &Gateway, out: &mut Exposition) {

@@ -200,8 +200,8 @@ fn as_websocket(request: &mut Request<()>) -> bool {
     true
 }
 
-/// Why a request goes no further, which the library has let through.
-fn unfit(request: &Request<()>) -> Option<WebFault> {
+/// Why a request of HTTP/2 or HTTP/3 goes no further, which the library has let through.
+pub(super) fn unfit(request: &Request<()>) -> Option<WebFault> {
     // Not the path, which is "/" where there is none.
     let target = request.uri().path_and_query().map_or("", |target| target.as_str());
     let is_path = target.starts_with('/') || (target == "*" && request.method() == Method::OPTIONS);

@@ -1,6 +1,7 @@
-//! HTTP/3 on one QUIC connection: pages, and the streams of admitted sessions.
+//! HTTP/3 on one QUIC connection: requests, answered as over the other versions of HTTP, and the streams of admitted
+//! sessions.
 //!
-//! Each stream is admitted by itself, by the grant's QUIC token in `Authorization: Bearer`, and is one of the session's
+//! Each of those is admitted by itself, by the grant's QUIC token in `Authorization: Bearer`, and is one of the session's
 //! connections. Whatever is not admitted gets the same small answer; the log has the reason.
 
 use std::sync::Arc;
@@ -10,28 +11,32 @@ use bytes::Bytes;
 use h3::error::Code;
 use h3::ext::Protocol;
 use h3::server::RequestResolver;
-use http::header::{AUTHORIZATION, CACHE_CONTROL, CONNECTION};
+use http::header::{AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, TE, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use quinn::VarInt;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::conversation::{Conversation, tell};
+use super::extent::{KEEP_ALIVE, PROXY_CONNECTION};
+use super::http1::{Next, Respond};
 use super::sister::Sister;
-use super::{Gateway, Plan, answer};
+use super::{Gateway, Plan, Speaker, answer, http2};
 use crate::clock;
-use crate::fault::{CloseReason, Refusal};
+use crate::fault::{CloseReason, Refusal, WebFault};
 use crate::fleet::{self, Call, Reply, Way};
-use crate::grant::{Denied, Granted, Route, Secondary};
+use crate::grant::{Denied, Granted, Route, Secondary, Token};
 use crate::listen::Arriving;
 use crate::observe::{self, Kind};
 use crate::route::masque::{Asked, asked};
-use crate::route::{self, Routed, Unrouted};
 use crate::secure::{self, SecuredQuic};
-use crate::tunnel::masque::wire;
+use crate::tunnel::masque::wire::{self, Stopped};
 use crate::tunnel::masque::{Datagrams, Exchange, pass_bytes, pass_datagrams, relay_bytes, relay_datagrams};
 use crate::types::Secret;
 use crate::upstream;
+use crate::wire::h1::head::{FIELDS_MAX, HEAD_MAX};
+
+mod stream;
 
 /// What the requests of one connection share.
 #[derive(Clone)]
@@ -69,7 +74,7 @@ impl Gateway {
         let shared = Shared {
             connection: connection.clone(),
             conversation: Arc::new(Conversation::new(facts, Some(tls), self.grants.watch().clone())),
-            datagrams: Datagrams::new(connection.clone()),
+            datagrams: Datagrams::new(connection.clone(), self.grants.watch().clone()),
         };
         self.tasks.spawn(shared.datagrams.clone().run());
         let ended = self.requests(&shared, &plan).await;
@@ -80,11 +85,12 @@ impl Gateway {
     async fn requests(self: &Arc<Self>, shared: &Shared, plan: &Plan) -> CloseReason {
         let mut builder = h3::server::builder();
         builder
-            .max_field_section_size(HEAD_MAX)
+            .max_field_section_size(HEAD_MAX as u64)
             .enable_extended_connect(true)
             .enable_datagram(true)
             .send_grease(false);
         let wire = wire::Connection::new(shared.connection.clone());
+        let latest = wire.latest();
         let mut http = match timeout(plan.config.limits.head_timeout, builder.build(wire)).await {
             Ok(Ok(http)) => http,
             Ok(Err(_)) => return CloseReason::ClientClosed,
@@ -101,8 +107,8 @@ impl Gateway {
             tokio::select! {
                 accepted = http.accept() => match accepted {
                     Ok(Some(resolver)) => {
-                        let request = self.clone().request(resolver, shared.clone(), Open::new(open.clone()));
-                        self.tasks.spawn(request);
+                        let open = Open::new(open.clone());
+                        self.tasks.spawn(self.clone().request(resolver, latest.take(), shared.clone(), open));
                     }
                     Ok(None) => return CloseReason::Completed,
                     Err(error) if error.is_h3_no_error() => return CloseReason::Completed,
@@ -110,22 +116,33 @@ impl Gateway {
                 },
                 // A sender is held here: this ends with no error.
                 _ = count.changed() => {}
-                () = async { sleep(idle.unwrap_or_default()).await }, if idle.is_some() => return CloseReason::Completed,
+                () = async { sleep(idle.unwrap_or_default()).await }, if idle.is_some() => {
+                    // What comes from here on is told that nobody has looked at it, so that it may be asked elsewhere.
+                    if http.shutdown(0).await.is_ok() {
+                        let _ = timeout(LAST_WORDS, http.accept()).await;
+                    }
+                    return CloseReason::Completed;
+                }
                 () = draining.cancelled(), if !draining.is_cancelled() => {}
             }
         }
     }
 
     /// One request, from its head to its last byte.
-    async fn request(self: Arc<Self>, resolver: RequestResolver<wire::Connection, Bytes>, shared: Shared, _open: Open) {
+    async fn request(
+        self: Arc<Self>,
+        resolver: RequestResolver<wire::Connection, Bytes>,
+        stopped: Stopped,
+        shared: Shared,
+        _open: Open,
+    ) {
         let limit = self.plan().config.limits.head_timeout;
         // What cannot be read as a request was answered by the library, with an error of the stream.
         let Ok(Ok((request, exchange))) = timeout(limit, resolver.resolve_request()).await else {
             return;
         };
-        let protocol = request.extensions().get::<Protocol>().map(Protocol::as_str);
-        let Some(asked) = asked(request.method(), request.uri(), protocol) else {
-            return self.page(&request, exchange, &shared).await;
+        let Some(asked) = self.way(&request, &shared) else {
+            return self.exchange_h3(request, exchange, stopped, &shared).await;
         };
         shared.conversation.note_request(false);
         match self.admit_stream(&request, &shared.conversation) {
@@ -187,24 +204,45 @@ impl Gateway {
         tracing::debug!(reason = reason.code(), client = %shared.connection.remote_address(), "carried QUIC stream closed");
     }
 
-    /// What anyone may see.
-    async fn page(&self, request: &Request<()>, exchange: Exchange, shared: &Shared) {
-        let routed = route::route(request.method(), request.uri());
-        shared.conversation.note_request(routed == Ok(Routed::Health));
-        let response = match routed {
-            Ok(Routed::Health) => answer::health(self.lifecycle().is_in_service(), request.method()),
-            Ok(Routed::Portal) => answer::portal(request.method(), request.uri().authority(), None),
-            Ok(
-                Routed::Control
-                | Routed::Tunnel { .. }
-                | Routed::Resume { .. }
-                | Routed::Blast { .. }
-                | Routed::Mark(_),
-            )
-            | Err(Unrouted::NotFound) => answer::not_found(),
-            Err(Unrouted::MethodNotAllowed { allow }) => answer::method_not_allowed(allow),
+    /// A request as the other versions of HTTP have them.
+    async fn exchange_h3(&self, request: Request<()>, exchange: Exchange, stopped: Stopped, shared: &Shared) {
+        let speaker = Speaker {
+            gateway: self,
+            conversation: &shared.conversation,
         };
-        send(exchange, response).await;
+        let (mut body, mut answer) = stream::part(exchange, &request, stopped);
+        let patience = self.plan().config.limits.head_timeout;
+        let fault = match unfit(&request) {
+            Some(fault) => Some(fault),
+            None => {
+                let looked = timeout(patience, body.look(request.method())).await;
+                looked.err().map(|_| WebFault::ClientTimeout)
+            }
+        };
+        if let Some(fault) = fault {
+            drop(body);
+            return speaker.refuse(fault, &mut answer).await;
+        }
+        if let Next::NeedsHttp1 = speaker.respond(request, body, &mut answer).await {
+            answer.reset(Code::H3_VERSION_FALLBACK);
+        }
+        // What is not answered is reset.
+    }
+
+    /// The way to a desktop that a request asks for. What an application has at the same place stays its own, unless a
+    /// token is shown.
+    fn way<'r>(&self, request: &'r Request<()>, shared: &Shared) -> Option<Asked<'r>> {
+        let plan = self.plan.load();
+        let listener = plan.config.listeners.get(&*shared.conversation.facts.listener)?;
+        let protocol = request.extensions().get::<Protocol>().map(Protocol::as_str);
+        let asked = asked(request.method(), request.uri(), protocol).filter(|_| listener.session_gateway)?;
+        let is_shown = || bearer(request.headers()).is_ok_and(Token::is_one);
+        match asked {
+            Asked::Session if !is_shown() => Self::published(&plan, request, &shared.conversation)
+                .is_none()
+                .then_some(asked),
+            Asked::Session | Asked::Bytes(_) | Asked::Datagrams(_) => Some(asked),
+        }
     }
 
     /// Step 6: is there a live grant of this node behind the token?
@@ -375,6 +413,25 @@ async fn send(mut exchange: Exchange, mut response: Response<Bytes>) {
     exchange.stop_sending(Code::H3_NO_ERROR);
 }
 
+/// Why a request goes no further, which the library has let through.
+fn unfit(request: &Request<()>) -> Option<WebFault> {
+    let headers = request.headers();
+    let of_http1 = [CONNECTION, TRANSFER_ENCODING, UPGRADE, KEEP_ALIVE, PROXY_CONNECTION];
+    let is_of_http1 = of_http1.iter().any(|name| headers.contains_key(name));
+    let takes_else = |takes: &HeaderValue| !takes.as_bytes().eq_ignore_ascii_case(b"trailers");
+    let lengths = headers.get_all(CONTENT_LENGTH).iter().count();
+    if headers.len() > FIELDS_MAX {
+        Some(WebFault::HeadTooLarge)
+    } else if is_of_http1
+        || headers.get_all(TE).iter().any(takes_else)
+        || lengths != usize::from(stream::length_of(request).is_some())
+    {
+        Some(WebFault::InvalidRequest)
+    } else {
+        http2::unfit(request)
+    }
+}
+
 /// An open request of a connection.
 struct Open(watch::Sender<usize>);
 
@@ -392,8 +449,6 @@ impl Drop for Open {
 }
 
 const CAPSULE_PROTOCOL: HeaderName = HeaderName::from_static("capsule-protocol");
-/// The largest request head, with its fields as HTTP/3 counts them.
-const HEAD_MAX: u64 = 32 * 1024;
 /// For a desktop to accept.
 const DIAL: Duration = Duration::from_secs(10);
 /// The owner of a grant dials the desktop before it answers.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::DATE;
-use http::{Method, Request};
+use http::{HeaderValue, Method, Request};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 
 use super::conversation::Conversation;
@@ -64,10 +64,12 @@ impl Gateway {
         conversation: &Conversation,
     ) -> Next {
         conversation.note_request(false);
+        let http3 = self.http3(&request, conversation);
         let arrival = Arrival {
             facts: &conversation.facts,
             tls: conversation.tls.as_ref(),
             own: &conversation.own,
+            http3: http3.as_ref(),
         };
         let (publisher, web) = (&self.publisher, &plan.web);
         let ended = match publication {
@@ -98,6 +100,12 @@ impl Gateway {
         }
         self.publish(plan, Publication::Fault(fault), unread, (NoBody, sink), conversation)
             .await;
+    }
+
+    /// What a client is told that could ask over HTTP/3 too (RFC 7838).
+    fn http3(&self, request: &Request<()>, conversation: &Conversation) -> Option<HeaderValue> {
+        let port = self.quic_port(request, conversation)?;
+        HeaderValue::try_from(format!("h3=\":{port}\"; ma=86400")).ok()
     }
 
     /// Whether the client was shown a certificate under which the host may be asked for.

@@ -31,6 +31,11 @@ impl Token {
     /// The longest token, in characters. Anything longer is not looked at.
     pub const MAX: usize = 100;
 
+    /// Whether a text has the form of a token, whoever made it.
+    pub fn is_one(text: &str) -> bool {
+        Presented::parse(text).is_some()
+    }
+
     /// The text.
     pub fn as_str(&self) -> &str {
         self.0.expose()

@@ -50,6 +50,22 @@ impl Kind {
     }
 }
 
+/// What became of a datagram of a QUIC session that did not go on as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aside {
+    /// Dropped on its way to the client: the path took less than the desktop sent.
+    ToClient,
+    /// Dropped on its way to the desktop: it came faster than it could be passed on.
+    ToDesktop,
+    /// Sent to the client within the stream: it was larger than the path took at that moment.
+    InStream,
+}
+
+impl Aside {
+    /// Every one.
+    pub const ALL: [Self; 3] = [Self::ToClient, Self::ToDesktop, Self::InStream];
+}
+
 /// The counts. Each only ever grows; reading one waits for nothing.
 #[derive(Debug, Default)]
 pub struct Counters {
@@ -59,6 +75,7 @@ pub struct Counters {
     closed: PerReason,
     begun: AtomicU64,
     ended: PerReason,
+    aside: [AtomicU64; Aside::ALL.len()],
 }
 
 impl Counters {
@@ -90,6 +107,16 @@ impl Counters {
     /// Counts the end of a session.
     pub fn session_ended(&self, reason: CloseReason) {
         self.ended.grow(reason);
+    }
+
+    /// Counts a datagram of a QUIC session that did not go on as one.
+    pub fn datagram(&self, aside: Aside) {
+        grow(&self.aside[aside as usize]);
+    }
+
+    /// Datagrams of QUIC sessions that this became of.
+    pub fn datagrams(&self, aside: Aside) -> u64 {
+        read(&self.aside[aside as usize])
     }
 
     /// Secondary connections of a kind that were turned away for a reason.
@@ -175,6 +202,23 @@ mod tests {
                 counters.refused(kind, reason);
                 assert_eq!(counters.refusals(kind, reason), 1);
             }
+        }
+    }
+
+    #[test]
+    fn each_datagram_is_counted_under_what_became_of_it() {
+        let counters = Counters::default();
+        for (number, aside) in Aside::ALL.into_iter().enumerate() {
+            assert_eq!(
+                aside as usize, number,
+                "the list stands in the order of the declaration"
+            );
+            counters.datagram(aside);
+            assert_eq!(
+                Aside::ALL.map(|aside| counters.datagrams(aside)).iter().sum::<u64>(),
+                1 + number as u64
+            );
+            assert_eq!(counters.datagrams(aside), 1);
         }
     }
 

@@ -43,7 +43,8 @@ pub struct Refused<'a> {
 
 /// The node's watch over itself: one for all its parts, shared through the store of grants.
 ///
-/// Whatever is noted per connection or session takes one short lock; nothing is noted per byte or per datagram.
+/// Whatever is noted per connection or session takes one short lock; nothing is noted per byte, nor per datagram that goes
+/// its way.
 #[derive(Debug)]
 pub struct Watch {
     counters: Counters,

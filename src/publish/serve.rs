@@ -49,6 +49,8 @@ pub struct Arrival<'a> {
     pub tls: Option<&'a TlsFacts>,
     /// The connection to a target that belongs to this one alone.
     pub own: &'a Own,
+    /// What the client is told of HTTP/3 (`Alt-Svc`), if it is served here and the request did not come by it.
+    pub http3: Option<&'a HeaderValue>,
 }
 
 /// How a request ended.

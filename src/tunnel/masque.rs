@@ -16,7 +16,7 @@ use h3::error::Code;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 pub use self::datagrams::Datagrams;
-pub use self::stream::Exchange;
+pub use self::stream::{Exchange, Receiver, Sender};
 pub use self::udp::{pass_datagrams, relay_capsules, relay_datagrams};
 use super::{Relay, relay};
 use crate::fault::CloseReason;

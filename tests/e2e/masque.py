@@ -16,9 +16,11 @@ import time
 
 from aioquic.asyncio.client import connect
 from aioquic.asyncio.protocol import QuicConnectionProtocol
+from aioquic.buffer import Buffer, BufferReadError
 from aioquic.h3.connection import H3_ALPN, H3Connection
 from aioquic.h3.events import DatagramReceived, DataReceived, HeadersReceived
 from aioquic.quic.configuration import QuicConfiguration
+from aioquic.quic.congestion.base import QuicCongestionControl, register_congestion_control
 from aioquic.quic.events import ConnectionTerminated, StreamReset
 
 
@@ -110,6 +112,55 @@ class Relay:
     def from_gateway(self, data, address):
         if self.client and self.dice.random() >= self.loss:
             self.outside.sendto(data, self.client)
+
+
+class Capsules:
+    """Takes payloads out of a stream (RFC 9297 section 3.2)."""
+
+    def __init__(self):
+        self.octets = b""
+
+    def read(self, octets):
+        self.octets += octets
+        while True:
+            buffer = Buffer(data=self.octets)
+            try:
+                kind = buffer.pull_uint_var()
+                value = buffer.pull_bytes(buffer.pull_uint_var())
+            except BufferReadError:
+                return
+            self.octets = self.octets[buffer.tell() :]
+            if kind == 0 and value[:1] == b"\0":
+                yield value[1:]
+
+
+class Steady(QuicCongestionControl):
+    """Sends on whatever is lost, as those do that send at a rate of their own.
+
+    This client's own congestion control takes each loss for congestion; with 12 % it would send less than it is asked to, and
+    be what is measured.
+    """
+
+    def on_packet_acked(self, *, now, packet):
+        self.bytes_in_flight -= packet.sent_bytes
+
+    def on_packet_sent(self, *, packet):
+        self.bytes_in_flight += packet.sent_bytes
+
+    def on_packets_expired(self, *, packets):
+        self.bytes_in_flight -= sum(packet.sent_bytes for packet in packets)
+
+    def on_packets_lost(self, *, now, packets):
+        self.on_packets_expired(packets=packets)
+
+    def on_persistent_congestion(self):
+        pass
+
+    def on_rtt_measurement(self, *, now, rtt):
+        pass
+
+
+register_congestion_control("steady", Steady)
 
 
 def connect_headers(place, token):
@@ -204,38 +255,54 @@ async def datagrams(client, relay, place, token):
 
 
 async def loss(client, relay, place, token):
-    """Large datagrams at a steady pace over a network that loses some: how many arrive, and is there a pause?"""
+    """Large datagrams at a steady pace over a network that loses some, each way: how many arrive, and is there a pause?"""
     stream = client.open(udp_headers(place, token))
     status = await client.admitted()
-    seconds, rate, size = 10, 100, 1300
+    seconds, rate, size = 30, 100, 1300
     # The path is to be known as wide before it is judged.
     await asyncio.sleep(1)
     relay.loss = 0.12
-    seen, longest, last = set(), 0.0, None
+    seen, in_stream, longest, last = set(), 0, 0.0, None
+    capsules = Capsules()
 
     async def listen():
-        nonlocal longest, last
+        nonlocal in_stream, longest, last
         while True:
             event = await client.next(30)
             if isinstance(event, DatagramReceived):
-                payload = event.data[1:]
-                assert len(payload) == size
+                payloads = [event.data[1:]]
             elif isinstance(event, DataReceived):
-                # A capsule: it did not fit at that moment.
-                payload = event.data[-size:]
+                # It did not fit at that moment.
+                payloads = list(capsules.read(event.data))
+                in_stream += len(payloads)
             else:
                 continue
-            seen.add(payload[:4])
-            now = time.monotonic()
-            longest, last = max(longest, now - (last or now)), now
+            for payload in payloads:
+                assert len(payload) == size, f"{len(payload)} bytes"
+                seen.add(payload[:4])
+                now = time.monotonic()
+                longest, last = max(longest, now - (last or now)), now
 
     listening = asyncio.ensure_future(listen())
+    late, before = 0.0, time.monotonic()
     for number in range(seconds * rate):
         client.send_payload(stream, number.to_bytes(4, "big") + bytes(size - 4))
         await asyncio.sleep(1 / rate)
+        now = time.monotonic()
+        late, before = max(late, now - before), now
     await asyncio.sleep(1)
+    if listening.done():
+        listening.result()
     listening.cancel()
-    return {"status": status, "sent": seconds * rate, "echoed": len(seen), "longest_pause": longest}
+    return {
+        "status": status,
+        "sent": seconds * rate,
+        "echoed": len(seen),
+        "in_stream": in_stream,
+        "longest_pause": longest,
+        # A machine that is busy holds this program up too.
+        "held_up": late,
+    }
 
 
 SCENARIOS = {
@@ -257,6 +324,7 @@ async def main(scenario, host, port, ca, token, place):
         max_datagram_size=1400,
         server_name="localhost",
         verify_mode=ssl.CERT_REQUIRED,
+        congestion_control_algorithm="steady" if scenario == "loss" else "reno",
     )
     configuration.load_verify_locations(ca)
     async with connect(

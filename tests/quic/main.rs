@@ -11,12 +11,15 @@ mod admission;
 mod carried;
 mod datagrams;
 mod peer;
+#[path = "../support/web.rs"]
+mod rig;
 mod strangers;
 #[path = "../support/mod.rs"]
 mod support;
+mod web;
 
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -77,11 +80,14 @@ async fn a_signed_in_user_reaches_the_desktop_over_quic_and_half_closes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_desktop_that_refuses_is_told_in_words_and_is_no_fault_of_the_session() {
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // It has the port, so that nobody else gets it, and does not listen.
+    let closed = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    closed.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let address = closed.local_addr().unwrap().as_socket().unwrap();
     let gateway = Gateway::start(
         &Setup::default()
             .listener("udp = true\n")
-            .desktop("shell", closed, "ssh"),
+            .desktop("shell", address, "ssh"),
     );
     let user = sign_in(&gateway);
     let place = launch(&gateway, &user, "shell");

@@ -22,7 +22,7 @@ pub(crate) type Stream = RequestStream<BidiStream<Bytes>, Bytes>;
 
 pub(crate) struct Peer {
     pub(crate) connection: quinn::Connection,
-    requests: SendRequest<Opener, Bytes>,
+    pub(crate) requests: SendRequest<Opener, Bytes>,
     _driver: tokio::task::JoinHandle<()>,
 }
 
@@ -32,7 +32,11 @@ impl Peer {
     }
 
     pub(crate) async fn connect_to(address: SocketAddr, chain: &Path) -> Self {
-        let connecting = endpoint(chain).connect(address, "localhost").unwrap();
+        Self::connect_from(&endpoint(chain), address).await
+    }
+
+    pub(crate) async fn connect_from(endpoint: &quinn::Endpoint, address: SocketAddr) -> Self {
+        let connecting = endpoint.connect(address, "localhost").unwrap();
         let connection = timeout(PATIENCE, connecting)
             .await
             .expect("in time")
@@ -65,7 +69,12 @@ impl Peer {
 
     pub(crate) async fn get(&self, path: &str) -> (StatusCode, Vec<u8>) {
         let request = Request::get(format!("https://localhost{path}")).body(()).unwrap();
-        let (status, mut stream) = self.ask(request).await;
+        let asked = async {
+            let mut stream = self.requests.clone().send_request(request).await.unwrap();
+            stream.finish().await.unwrap();
+            (stream.recv_response().await.unwrap().status(), stream)
+        };
+        let (status, mut stream) = timeout(PATIENCE, asked).await.expect("an answer in time");
         (status, read_all(&mut stream).await)
     }
 
@@ -97,6 +106,12 @@ fn connect(uri: &str, authorization: Option<&str>, protocol: Option<Protocol>) -
 
 /// A client's endpoint that trusts this certificate.
 pub(crate) fn endpoint(chain: &Path) -> quinn::Endpoint {
+    let mut endpoint = quinn::Endpoint::client(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    endpoint.set_default_client_config(config(chain));
+    endpoint
+}
+
+pub(crate) fn config(chain: &Path) -> quinn::ClientConfig {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(chain).unwrap()).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -106,10 +121,7 @@ pub(crate) fn endpoint(chain: &Path) -> quinn::Endpoint {
         .with_root_certificates(roots)
         .with_no_client_auth();
     tls.alpn_protocols = vec![b"h3".to_vec()];
-    let config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()));
-    let mut endpoint = quinn::Endpoint::client(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
-    endpoint.set_default_client_config(config);
-    endpoint
+    quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()))
 }
 
 /// Reads to the end of the answer.

@@ -8,13 +8,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
-use http::header::{CONNECTION, CONTENT_LENGTH, DATE, EXPECT, TE, TRANSFER_ENCODING, UPGRADE};
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version};
+use http::header::EXPECT;
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version};
 use parking_lot::Mutex;
 use tokio::time::timeout;
 
-use crate::clock;
-use crate::wire::h1::render::put_date;
+use super::super::extent::{Extent, strip};
 use crate::wire::{BodyFault, Frame, Gone, Length, Sink, Source};
 
 /// The body of a request.
@@ -134,9 +133,7 @@ pub(super) struct Sent {
     /// The head, until something follows it.
     head: Option<Response<()>>,
     stream: Option<SendStream<Bytes>>,
-    /// Whether the answer has no body, and what is left of one whose length was announced.
-    bodiless: bool,
-    left: Option<u64>,
+    extent: Extent,
     finished: bool,
 }
 
@@ -152,8 +149,7 @@ impl Sent {
             is_head,
             head: None,
             stream: None,
-            bodiless: false,
-            left: None,
+            extent: Extent::default(),
             finished: false,
         }
     }
@@ -197,23 +193,8 @@ impl Sent {
         Ok(())
     }
 
-    /// Counts what is sent of a body whose length was announced.
-    fn count(&mut self, length: usize) -> Result<(), Gone> {
-        if let Some(left) = &mut self.left {
-            *left = left.checked_sub(length as u64).ok_or(Gone)?;
-        }
-        Ok(())
-    }
-
-    async fn send(&mut self, mut data: Bytes, last: bool) -> Result<(), Gone> {
-        if self.bodiless {
-            data.clear();
-        } else {
-            self.count(data.len())?;
-        }
-        if last && self.left.is_some_and(|left| left > 0) {
-            return Err(Gone);
-        }
+    async fn send(&mut self, data: Bytes, last: bool) -> Result<(), Gone> {
+        let mut data = self.extent.take(data, last)?;
         self.send_head(last && data.is_empty())?;
         let stream = self.stream.as_mut().ok_or(Gone)?;
         while !data.is_empty() {
@@ -254,28 +235,7 @@ impl Sink for Sent {
     async fn head(&mut self, mut head: Response<()>, length: Length) -> Result<(), Gone> {
         self.opening.lock().answered = true;
         *head.version_mut() = Version::HTTP_2;
-        let status = head.status();
-        let has_no_length = status == StatusCode::NO_CONTENT || status.is_informational();
-        self.bodiless = has_no_length || self.is_head || status == StatusCode::NOT_MODIFIED;
-        let headers = head.headers_mut();
-        strip(headers);
-        match length {
-            Length::Exact(length) if !self.bodiless => {
-                headers.insert(CONTENT_LENGTH, length.into());
-                self.left = Some(length);
-            }
-            Length::Exact(length) if self.is_head && length > 0 && !headers.contains_key(CONTENT_LENGTH) => {
-                headers.insert(CONTENT_LENGTH, length.into());
-            }
-            Length::Unknown if !self.bodiless => drop(headers.remove(CONTENT_LENGTH)),
-            Length::Exact(_) | Length::Unknown if has_no_length => drop(headers.remove(CONTENT_LENGTH)),
-            Length::Exact(_) | Length::Unknown => {}
-        }
-        if !headers.contains_key(DATE)
-            && let Some(date) = date()
-        {
-            headers.insert(DATE, date);
-        }
+        self.extent = Extent::announce(&mut head, length, self.is_head);
         self.head = Some(head);
         Ok(())
     }
@@ -293,12 +253,10 @@ impl Sink for Sent {
     }
 
     async fn finish(&mut self, trailers: Option<HeaderMap>) -> Result<(), Gone> {
-        let Some(mut trailers) = trailers.filter(|trailers| !self.bodiless && !trailers.is_empty()) else {
+        let Some(mut trailers) = trailers.filter(|trailers| !self.extent.is_bodiless() && !trailers.is_empty()) else {
             return self.send(Bytes::new(), true).await;
         };
-        if self.left.is_some_and(|left| left > 0) {
-            return Err(Gone);
-        }
+        self.extent.take(Bytes::new(), true)?;
         strip(&mut trailers);
         self.send_head(false)?;
         let stream = self.stream.as_mut().ok_or(Gone)?;
@@ -323,23 +281,6 @@ impl Drop for Sent {
     }
 }
 
-/// Takes out the fields of a connection of HTTP/1.1, which HTTP/2 does not have (RFC 9113 section 8.2.2).
-fn strip(headers: &mut HeaderMap) {
-    for name in [CONNECTION, TRANSFER_ENCODING, UPGRADE, TE, KEEP_ALIVE, PROXY_CONNECTION] {
-        headers.remove(name);
-    }
-}
-
-fn date() -> Option<HeaderValue> {
-    let mut field = Vec::with_capacity(40);
-    put_date(clock::wall(), &mut field);
-    let value = field.strip_prefix(b"Date: ")?.strip_suffix(b"\r\n")?;
-    HeaderValue::from_bytes(value).ok()
-}
-
 /// How long, and how many bytes, a request is read on that was answered before its end.
 const LINGER: Duration = Duration::from_secs(5);
 const LINGER_BYTES: usize = 16 * 1024 * 1024;
-
-const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
-const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http::header::{CONNECTION, CONTENT_TYPE, UPGRADE};
+use http::header::{ALT_SVC, CONNECTION, CONTENT_TYPE, UPGRADE};
 use http::{HeaderValue, Response, StatusCode};
 
 use super::{Came, Directed, One, Stopped};
@@ -56,6 +56,10 @@ impl One<'_> {
         }
         if let Some(affinity) = cookies {
             affinity.put(fields, self.published.cookies.value(lease.target()), https);
+        }
+        // The target's own would name ports of the inside.
+        if let Some(service) = self.arrival.http3 {
+            fields.insert(ALT_SVC, service.clone());
         }
         headers::apply(&self.site.rule.response_headers, fields);
         record.status = status;

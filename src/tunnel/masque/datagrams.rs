@@ -7,22 +7,26 @@ use bytes::{Buf, Bytes, BytesMut};
 use parking_lot::Mutex;
 use quinn::{SendDatagramError, VarInt};
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 
 use super::{capsule, varint};
+use crate::observe::{Aside, Watch};
 
 /// The datagrams of one connection, parted by stream.
 #[derive(Debug)]
 pub struct Datagrams {
     connection: quinn::Connection,
     streams: Mutex<HashMap<u64, mpsc::Sender<Bytes>>>,
+    watch: Arc<Watch>,
 }
 
 impl Datagrams {
-    /// Those of `connection`, of which nobody else reads any.
-    pub fn new(connection: quinn::Connection) -> Arc<Self> {
+    /// Those of `connection`, of which nobody else reads any. What is dropped of them is counted with `watch`.
+    pub fn new(connection: quinn::Connection, watch: Arc<Watch>) -> Arc<Self> {
         Arc::new(Self {
             connection,
             streams: Mutex::default(),
+            watch,
         })
     }
 
@@ -36,7 +40,9 @@ impl Datagrams {
             };
             if let Some(queue) = self.streams.lock().get(&stream) {
                 // What a slow stream does not take is lost, as it may be on any network.
-                let _ = queue.try_send(datagram);
+                if let Err(TrySendError::Full(_)) = queue.try_send(datagram) {
+                    self.watch.counters().datagram(Aside::ToDesktop);
+                }
             }
         }
     }
@@ -44,13 +50,10 @@ impl Datagrams {
     /// Those of the stream with this id, from now on.
     pub(super) fn of_stream(self: &Arc<Self>, stream: u64) -> Flow {
         let (queue, received) = mpsc::channel(QUEUE);
-        let number = stream / 4;
-        self.streams.lock().insert(number, queue);
+        let answers = self.answers_of(stream);
+        self.streams.lock().insert(answers.number, queue);
         Flow {
-            answers: Answers {
-                connection: self.connection.clone(),
-                number,
-            },
+            answers,
             datagrams: self.clone(),
             received,
         }
@@ -61,6 +64,7 @@ impl Datagrams {
         Answers {
             connection: self.connection.clone(),
             number: stream / 4,
+            watch: self.watch.clone(),
         }
     }
 }
@@ -78,6 +82,7 @@ pub(super) struct Flow {
 pub(super) struct Answers {
     connection: quinn::Connection,
     number: u64,
+    watch: Arc<Watch>,
 }
 
 /// Why a payload went as no datagram.
@@ -117,9 +122,17 @@ impl Answers {
         varint::write(&mut out, self.number);
         capsule::write_context(&mut out);
         out.extend_from_slice(payload);
+        // The library makes room by dropping what has waited longest, and does not say so.
+        let is_full = self.connection.datagram_send_buffer_space() < out.len();
         match self.connection.send_datagram(out.freeze()) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                if is_full {
+                    self.watch.counters().datagram(Aside::ToClient);
+                }
+                Ok(())
+            }
             Err(SendDatagramError::TooLarge | SendDatagramError::Disabled | SendDatagramError::UnsupportedByPeer) => {
+                self.watch.counters().datagram(Aside::InStream);
                 Err(Unsent::DoesNotFit)
             }
             Err(SendDatagramError::ConnectionLost(_)) => Err(Unsent::Lost),

@@ -15,8 +15,10 @@ use super::wire;
 /// A request's stream, as the gateway sees it.
 pub type Exchange = RequestStream<wire::BidiStream<Bytes>, Bytes>;
 
-type Sender = RequestStream<wire::SendStream<Bytes>, Bytes>;
-type Receiver = RequestStream<wire::RecvStream, Bytes>;
+/// Its half towards the client.
+pub type Sender = RequestStream<wire::SendStream<Bytes>, Bytes>;
+/// Its half from the client.
+pub type Receiver = RequestStream<wire::RecvStream, Bytes>;
 
 /// A stream of bytes within `DATA` frames. Its end is told only by a shutdown: dropped, it is reset.
 pub(super) struct Stream {

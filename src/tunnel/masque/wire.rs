@@ -3,7 +3,7 @@
 //! What the library reads has gone through [`Frames`], which bounds what it keeps. Streams may be stopped at any time,
 //! also while a read waits.
 
-use std::future::Future;
+use std::future::{Future, pending};
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -12,13 +12,38 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, Bytes};
 use h3::error::Code;
 use h3::quic::{self, ConnectionErrorIncoming, StreamErrorIncoming, StreamId, WriteBuf};
+use parking_lot::Mutex;
 use quinn::{ReadError, VarInt, WriteError};
 
 use super::frames::Frames;
 
+/// When the client of a stream has gone, or wants no answer any more.
+pub type Stopped = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Of the stream that was accepted last: when its client wants no answer any more. The library has no word for it.
+#[derive(Clone, Default)]
+pub struct Latest(Arc<Mutex<Option<Stopped>>>);
+
+impl Latest {
+    /// To be asked once after a stream was accepted, before the next is.
+    pub fn take(&self) -> Stopped {
+        let stopped = self.0.lock().take();
+        stopped.unwrap_or_else(|| Box::pin(pending()))
+    }
+
+    fn put(&self, stream: &quinn::SendStream) {
+        let stopped = stream.stopped();
+        *self.0.lock() = Some(Box::pin(async move {
+            // However it ended, nobody reads on.
+            let _ = stopped.await;
+        }));
+    }
+}
+
 /// A QUIC connection for HTTP/3.
 pub struct Connection {
     opener: Opener,
+    latest: Latest,
     accepting_both: Option<Waiting<(quinn::SendStream, quinn::RecvStream)>>,
     accepting_one: Option<Waiting<quinn::RecvStream>>,
 }
@@ -32,9 +57,15 @@ impl Connection {
                 opening_both: None,
                 opening_one: None,
             },
+            latest: Latest::default(),
             accepting_both: None,
             accepting_one: None,
         }
+    }
+
+    /// To learn when clients want no answer any more.
+    pub fn latest(&self) -> Latest {
+        self.latest.clone()
     }
 }
 
@@ -59,6 +90,7 @@ impl<B: Buf> quic::Connection<B> for Connection {
             Box::pin(async move { connection.accept_bi().await })
         }));
         let (send, recv) = accepted.map_err(lost)?;
+        self.latest.put(&send);
         Poll::Ready(Ok(BidiStream::new(send, recv)))
     }
 
