@@ -135,6 +135,22 @@ pub enum ListenerProtocol {
     Https,
     /// HTTP. The session gateway is never there.
     Http,
+    /// TLS that ends here; the bytes in it pass as they are.
+    Tls,
+    /// TLS that ends at the target: only the name in its first message is looked at.
+    Passthrough,
+    /// Bytes that pass as they are.
+    Tcp,
+}
+
+impl ListenerProtocol {
+    /// Whether HTTP is spoken there. Elsewhere nothing is understood of what passes.
+    pub fn is_http(self) -> bool {
+        match self {
+            Self::Https | Self::Http => true,
+            Self::Tls | Self::Passthrough | Self::Tcp => false,
+        }
+    }
 }
 
 /// A certificate with its key.

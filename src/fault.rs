@@ -170,6 +170,14 @@ pub enum CloseReason {
     HandshakeRate,
     /// Not admitted.
     Refused(Refusal),
+    /// No rule of its listener is for the name that it asks for.
+    NoRule,
+    /// The rule does not admit the client's address.
+    AddressDenied,
+    /// The client connects more often than the rule allows.
+    RateLimited,
+    /// None of the pool's targets could be reached.
+    NoTarget,
     /// The user logged out.
     Logout,
     /// An administrator, or the user from another client, ended the session.
@@ -192,7 +200,7 @@ pub enum CloseReason {
 
 impl CloseReason {
     /// Every reason; [`Refused`](Self::Refused) once, as a stand-in for the codes of [`Refusal`].
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 26] = [
         Self::Completed,
         Self::ClientClosed,
         Self::UpstreamClosed,
@@ -206,6 +214,10 @@ impl CloseReason {
         Self::SourceLimit,
         Self::HandshakeRate,
         Self::Refused(Refusal::NoToken),
+        Self::NoRule,
+        Self::AddressDenied,
+        Self::RateLimited,
+        Self::NoTarget,
         Self::Logout,
         Self::Killed,
         Self::Expired,
@@ -233,6 +245,10 @@ impl CloseReason {
             Self::SourceLimit => "source_limit",
             Self::HandshakeRate => "handshake_rate",
             Self::Refused(refusal) => refusal.code(),
+            Self::NoRule => "no_rule",
+            Self::AddressDenied => "address_denied",
+            Self::RateLimited => "rate_limited",
+            Self::NoTarget => "no_target",
             Self::Logout => "logout",
             Self::Killed => "killed",
             Self::Expired => "session_expired",
@@ -261,6 +277,10 @@ impl CloseReason {
             Self::SourceLimit => "too many connections from one address",
             Self::HandshakeRate => "too many handshakes from one address",
             Self::Refused(refusal) => refusal.words(),
+            Self::NoRule => "nothing is published under this name",
+            Self::AddressDenied => "client's address is not admitted",
+            Self::RateLimited => "too many connections at once",
+            Self::NoTarget => "no target can be reached",
             Self::Logout => "logged out",
             Self::Killed => "session was ended",
             Self::Expired => "session time is over",
@@ -288,11 +308,16 @@ impl CloseReason {
             | Self::HeartbeatLost
             | Self::LostContact
             | Self::Resumed => Source::Client,
-            Self::UpstreamClosed | Self::Refused(Refusal::TargetUnreachable | Refusal::AgentSilent) => Source::Upstream,
+            Self::UpstreamClosed
+            | Self::NoTarget
+            | Self::Refused(Refusal::TargetUnreachable | Refusal::AgentSilent) => Source::Upstream,
             Self::ConnectionLimit
             | Self::SourceLimit
             | Self::HandshakeRate
             | Self::Refused(_)
+            | Self::NoRule
+            | Self::AddressDenied
+            | Self::RateLimited
             | Self::Killed
             | Self::Expired
             | Self::SessionIdle

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use crate::clock;
-use crate::config::Config;
+use crate::config::{Config, ListenerProtocol};
 use crate::control::{Control, Exchange, Unanswered};
 use crate::fault::{CloseReason, Refusal, WebFault};
 use crate::fleet::{self, Fleet};
@@ -49,6 +49,7 @@ mod http2;
 mod http3;
 pub mod lifecycle;
 mod mark;
+mod passage;
 mod pcoip;
 mod peer;
 mod portal;
@@ -101,6 +102,8 @@ impl Plan {
 /// One listener, ready to serve.
 #[derive(Clone, Debug)]
 pub struct Door {
+    /// What is spoken there.
+    pub protocol: ListenerProtocol,
     /// Peers whose PROXY header is believed.
     pub balancers: Arc<[IpNet]>,
     /// TLS with its certificates; `None` on a listener of plain HTTP.
@@ -115,6 +118,8 @@ pub struct Door {
 enum Arrived {
     Secured(Secured),
     Plain(Accepted),
+    /// One of which nothing is understood.
+    Bytes(passage::Client),
 }
 
 /// Everything that connections share.
@@ -175,6 +180,7 @@ impl Gateway {
                 let (io, facts, permit) = accepted.into_parts();
                 return Box::pin(self.converse(io, (facts, None, permit), plan)).await;
             }
+            Ok((Arrived::Bytes(client), plan)) => return Box::pin(self.pass_on(client, plan)).await,
             Err(reason) => reason,
         };
         self.grants.watch().counters().closed(reason);
@@ -196,6 +202,7 @@ impl Gateway {
         let arrived = async {
             let accepted = incoming.accept(&door.balancers).await?;
             match &door.tls {
+                _ if !door.protocol.is_http() => passage::Client::of(accepted, door).await.map(Arrived::Bytes),
                 Some(tls) => secure::handshake(accepted, tls.clone()).await.map(Arrived::Secured),
                 None => Ok(Arrived::Plain(accepted)),
             }
@@ -465,9 +472,9 @@ impl Gateway {
         &self.tunnels
     }
 
-    /// Whether any secondary connection is open, or waits for its client to come back.
+    /// Whether any secondary connection is open or waits for its client to come back, or any passage is open.
     pub fn is_in_use(&self) -> bool {
-        !self.tunnels.is_empty() || self.grants.is_in_use()
+        !self.tunnels.is_empty() || self.grants.is_in_use() || self.publisher.passages().is_in_use()
     }
 
     /// The flows of datagrams.
@@ -490,8 +497,9 @@ impl Gateway {
         killed
     }
 
-    /// Ends every session, at the end of the node.
+    /// Ends every session, and every passage, at the end of the node.
     pub fn end_all(&self, reason: CloseReason) {
+        self.publisher.end_passages();
         for grant in self.grants.list() {
             if self.grants.revoke(grant.id(), reason) {
                 tracing::info!(session = %grant.id(), user = %grant.user(), reason = reason.code(), "session closed");
@@ -507,6 +515,7 @@ impl Gateway {
         }
         self.control.sweep(now);
         self.plan().web.sweep(now);
+        self.publisher.sweep(now);
         self.grants.watch().tick(now);
     }
 

@@ -16,6 +16,7 @@ use ipnet::IpNet;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
+pub use abort::abort_at_end;
 pub use accept::accept_loop;
 pub use bind::{BindFault, bind};
 pub use caps::{Caps, Counts, Permit};
@@ -27,6 +28,7 @@ use crate::fault::CloseReason;
 use crate::observe::Arrival;
 use crate::types::{NodeName, canonical};
 
+mod abort;
 mod accept;
 mod bind;
 mod caps;

@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-use crate::config::web::Web;
+use crate::config::web::{Action, Web};
 use crate::config::{Config, Listener};
 use crate::inspect::guard::{Networks, Rates};
 use crate::observe::access::{AccessLog, AccessLogFault};
@@ -32,6 +32,8 @@ pub mod forward;
 pub mod headers;
 mod lane;
 pub mod location;
+mod passage;
+mod passages;
 pub mod path;
 mod record;
 pub mod rewrite;
@@ -43,6 +45,8 @@ mod heads;
 use affinity::AffinityKey;
 use error_page::{ErrorPages, UnreadablePage};
 use lane::{Cookies, Grounds};
+pub use passage::{Joined, Led};
+pub use passages::{Course, Passages, PassagesView};
 pub use record::Record;
 pub use serve::{Arrival, Departed, Ended};
 
@@ -51,6 +55,7 @@ pub use serve::{Arrival, Departed, Ended};
 pub struct Publisher {
     pools: Pools,
     rates: Rates,
+    passages: Passages,
     access_log: AccessLog,
     /// For affinity without a key of the configuration.
     drawn_key: Arc<AffinityKey>,
@@ -67,6 +72,7 @@ impl Publisher {
             tasks: home.tasks.clone(),
             pools: Pools::new(home, seed),
             rates: Rates::default(),
+            passages: Passages::default(),
             access_log: AccessLog::start(&config.web.access_log, config.node.name.as_str())?,
             drawn_key: Arc::new(AffinityKey::new(None)),
         })
@@ -112,6 +118,7 @@ impl Publisher {
             derive: published.cookies.clone(),
         };
         self.pools.apply(&published.web, &fittings, now);
+        self.passages.apply(published.courses());
         if let Err(fault) = self.access_log.apply(&published.web.access_log) {
             tracing::error!(%fault, "the access log stays where it was");
         }
@@ -126,6 +133,22 @@ impl Publisher {
     /// Drains what is no longer published; to be called once no new request follows what was in force.
     pub fn retire(&self, now: Instant) {
         self.pools.retire(now);
+        self.passages.retire(now);
+    }
+
+    /// Cuts the passages whose way has gone and whose time is over. To be called every second or so.
+    pub fn sweep(&self, now: Instant) {
+        self.passages.sweep(now);
+    }
+
+    /// Cuts the passages, at the end of the node.
+    pub fn end_passages(&self) {
+        self.passages.end_all();
+    }
+
+    /// The passages.
+    pub fn passages(&self) -> &Passages {
+        &self.passages
     }
 
     /// How the pools stand.
@@ -160,6 +183,27 @@ impl Published {
         self.grounds.is_empty()
     }
 
+    /// Where passages come in and lead, each with its time to drain.
+    fn courses(&self) -> impl Iterator<Item = (Course, Duration)> {
+        let of_bytes = move |name: &&String| self.listeners.get(*name).is_some_and(|it| !it.protocol.is_http());
+        self.web.rules.values().flat_map(move |rule| {
+            let forward = match &rule.action {
+                Action::Forward(forward) => Some(forward),
+                Action::Redirect(_) => None,
+            };
+            let listeners = rule.listeners.iter().filter(of_bytes);
+            listeners.filter_map(move |listener| {
+                let (pool, backend) = (forward?.pool.as_str(), forward?.backend.as_deref()?);
+                let course = Course {
+                    listener: listener.as_str().into(),
+                    pool: pool.into(),
+                    backend: backend.into(),
+                };
+                Some((course, self.web.backends.get(backend)?.drain))
+            })
+        })
+    }
+
     /// Closes connections to targets that nobody needs. To be called every few seconds.
     pub fn sweep(&self, now: Instant) {
         self.backends.sweep(now);
@@ -189,9 +233,12 @@ impl fmt::Debug for Reaching {
 impl Reach for Reaching {
     fn reach<'a>(&'a self, way: &'a Way) -> Pin<Box<dyn Future<Output = Result<Reached, Unreached>> + Send + 'a>> {
         Box::pin(async move {
-            let connector = self.0.way(way.backend.as_deref()).connector();
-            let name = connector.name(&way.host);
-            match connector.connect(way.address, name).await {
+            match self
+                .0
+                .way(way.backend.as_deref())
+                .dial(way.address, &way.host, None)
+                .await
+            {
                 Ok(io) => Ok(Reached {
                     tls: io.tls().map(|tls| TlsFacts {
                         version: tls

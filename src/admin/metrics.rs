@@ -5,6 +5,7 @@ use crate::fault::{CloseReason, Refusal};
 use crate::gateway::Gateway;
 use crate::observe::exposition::Exposition;
 use crate::observe::{Aside, Cause, Counters, Kind};
+use crate::publish::PassagesView;
 
 /// The whole document.
 pub(super) fn exposition(gateway: &Gateway) -> String {
@@ -15,6 +16,7 @@ pub(super) fn exposition(gateway: &Gateway) -> String {
     sessions(counters, &mut out);
     connections(gateway, counters, &mut out);
     datagrams(counters, &mut out);
+    passages(&gateway.publisher().passages().view(), &mut out);
     findings(gateway, &mut out);
     out.finish()
 }
@@ -118,6 +120,43 @@ fn datagrams(counters: &Counters, out: &mut Exposition) {
         "Datagrams that went to their client within a stream, because the path took none of their size at that moment.",
     );
     out.sample(&[], counters.datagrams(Aside::InStream));
+}
+
+/// The passages, by the names that the configuration gives.
+fn passages(views: &[PassagesView], out: &mut Exposition) {
+    let sample = |out: &mut Exposition, value: fn(&PassagesView) -> u64| {
+        for view in views {
+            let course = &view.course;
+            let labels = [
+                ("listener", &*course.listener),
+                ("pool", &*course.pool),
+                ("backend", &*course.backend),
+            ];
+            out.sample(&labels, value(view));
+        }
+    };
+    out.gauge("portcullis_passages", "Open connections of TCP and TLS listeners.");
+    sample(out, |view| view.open);
+    out.counter(
+        "portcullis_passages_opened_total",
+        "Connections of TCP and TLS listeners that were led to a pool.",
+    );
+    sample(out, |view| view.opened);
+    out.counter(
+        "portcullis_passages_received_bytes_total",
+        "Bytes of their clients that targets took.",
+    );
+    sample(out, |view| view.received);
+    out.counter(
+        "portcullis_passages_sent_bytes_total",
+        "Bytes of their targets that clients took.",
+    );
+    sample(out, |view| view.sent);
+    out.counter(
+        "portcullis_passages_milliseconds_total",
+        "How long those lasted that have ended.",
+    );
+    sample(out, |view| view.milliseconds);
 }
 
 fn findings(gateway: &Gateway, out: &mut Exposition) {

@@ -49,7 +49,7 @@ impl Target {
 impl ProbeResult {
     fn new(result: upstream::ProbeResult) -> Self {
         let (status, fault) = match result.outcome {
-            Ok(status) => (Some(status), None),
+            Ok(status) => (status, None),
             Err(fault) => (None, Some(fault)),
         };
         let tls = result.tls.as_deref();

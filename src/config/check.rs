@@ -16,6 +16,7 @@ use super::{Authentication, Config, Limits, Log, LogFormat, Node, Session, Throt
 
 mod circles;
 mod directory;
+mod layers;
 mod listeners;
 mod places;
 mod pools;
@@ -52,9 +53,14 @@ impl<'a> Check<'a> {
     pub(super) fn config(&mut self, document: Document) -> Option<Config> {
         let listeners = document.listener.unwrap_or_default();
         let listener_names = self.names(&SettingPath::of(&["listener"]), listeners.keys().cloned());
-        let is_https = |listener: &document::Listener| listener.protocol == document::ListenerProtocol::Https;
+        let ends_tls = |listener: &document::Listener| match listener.protocol {
+            document::ListenerProtocol::Https => true,
+            document::ListenerProtocol::Tls => listener.tls == document::TlsEnd::Terminate,
+            document::ListenerProtocol::Http | document::ListenerProtocol::Tcp => false,
+        };
         let lacks_certificates =
-            document.certificate.is_none() && (listeners.is_empty() || listeners.values().any(is_https));
+            document.certificate.is_none() && (listeners.is_empty() || listeners.values().any(ends_tls));
+        let layers = layers::Layers::of(&listeners, &document.backend);
         if lacks_certificates {
             self.missing(&SettingPath::of(&["certificate"]), "[certificate.NAME]");
         }
@@ -97,6 +103,7 @@ impl<'a> Check<'a> {
         let around = web::Around {
             listeners: &listeners,
             listener_names,
+            layers,
             certificate_names: names,
             tunnel: &tunnel,
             blast: &blast,

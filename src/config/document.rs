@@ -22,7 +22,9 @@ pub(super) mod secret;
 pub(super) mod web;
 
 use format::{Authority, BaseUrl, Bind, Host, Levels, Name, Network, Path, TimeSpan};
-pub(super) use pool::{Backend, BackendProtocol, BackendTls, BackendVersion, Balance, Pool, Probe, SameSite, Target};
+pub(super) use pool::{
+    Backend, BackendProtocol, BackendTls, BackendVersion, Balance, Pool, Probe, ProbeProtocol, SameSite, Target,
+};
 pub(super) use rewrite::{Condition, RewriteRule, RewriteSet};
 pub(super) use secondary::{Agent, Blast, Fleet, Pcoip, PcoipTls, Rdp, Udp};
 use secret::{HashSource, KeySource};
@@ -173,7 +175,8 @@ pub(super) enum LogFormat {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Listener {
-    /// "https", or "http": HTTP without TLS, for what is published only.
+    /// "https"; "http": HTTP without TLS, for what is published only; "tcp": bytes that pass as they are; "tls": the same
+    /// within TLS.
     #[serde(default = "https")]
     pub protocol: ListenerProtocol,
     /// Addresses with ports. IPv4 and IPv6 apart: `[::]:443` takes no IPv4.
@@ -185,7 +188,11 @@ pub(super) struct Listener {
     /// Certificates served here, chosen by the name a client asks for; the first is the default. Mandatory with TLS.
     #[schemars(length(min = 1), example = ["main"], extend("uniqueItems" = true))]
     pub certificates: Option<Vec<String>>,
-    /// Whether the session gateway answers here: sign-in, tunnels, Blast, the page for people. Never without TLS.
+    /// What becomes of TLS with "tls". "terminate": it ends here. "passthrough": it ends at the target, and only the name
+    /// that the client asks for is looked at.
+    #[serde(default)]
+    pub tls: TlsEnd,
+    /// Whether the session gateway answers here: sign-in, tunnels, Blast, the page for people. Only with "https".
     #[serde(default = "yes")]
     pub session_gateway: bool,
     /// Whether the same ports are served over UDP too: QUIC with HTTP/3, and the datagrams of Blast.
@@ -206,6 +213,21 @@ pub(super) enum ListenerProtocol {
     Https,
     /// HTTP.
     Http,
+    /// Bytes within TLS.
+    Tls,
+    /// Bytes.
+    Tcp,
+}
+
+/// What becomes of the TLS of a client.
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum TlsEnd {
+    /// It ends here.
+    #[default]
+    Terminate,
+    /// It ends at the target.
+    Passthrough,
 }
 
 /// A certificate with its key.

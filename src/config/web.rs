@@ -38,12 +38,13 @@ pub struct Web {
     pub resolvers: Vec<std::net::SocketAddr>,
 }
 
-/// A routing rule: for which requests, and what becomes of them.
+/// A routing rule: for which requests, and what becomes of them. Its listeners either all speak HTTP, or none does: then
+/// it leads connections to a pool, and has neither paths nor anything else that is of HTTP.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
     /// Listeners on which it holds, by name; at least one.
     pub listeners: Vec<String>,
-    /// Hosts that it is for; none is any host.
+    /// Hosts that it is for; none is any host. Without HTTP, the names that clients ask for within TLS.
     pub hosts: Vec<HostPattern>,
     /// Of several rules for a host the one with the lowest number holds. 1 to 20,000.
     pub priority: u16,
@@ -218,11 +219,11 @@ pub struct Backend {
     pub tls: Option<BackendTls>,
     /// Version of HTTP.
     pub version: BackendVersion,
-    /// Port of targets that name none.
+    /// Port of targets that name none; 0 if there are none.
     pub port: u16,
     /// From the end of the request to the head of the answer; for a body that is still being sent, between its bytes too.
     pub request_timeout: Duration,
-    /// Silence in an answer, or in a WebSocket, that ends it.
+    /// Silence in an answer, in a WebSocket or on a connection of bytes that ends it.
     pub idle_timeout: Duration,
     /// For TCP and TLS together.
     pub connect_timeout: Duration,
@@ -246,7 +247,12 @@ pub struct Backend {
     pub dedicated: bool,
     /// Whether names of the inside in `Location` and in the `Domain` of cookies become the outer ones.
     pub hide_inside: bool,
+    /// Whether the target is told the client's address by a PROXY header.
+    pub proxy_protocol: bool,
 }
+
+/// The name of [`Backend::bytes`], which no configuration can give.
+pub const BYTES: &str = "(tcp)";
 
 /// TLS to the inside.
 #[derive(Clone, Debug, PartialEq)]
@@ -263,7 +269,7 @@ pub struct BackendTls {
     pub certificate: Option<String>,
 }
 
-/// Version of HTTP behind.
+/// Version of HTTP behind, if it is HTTP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BackendVersion {
     /// HTTP/1.1.
@@ -271,6 +277,8 @@ pub enum BackendVersion {
     Http1,
     /// HTTP/2; without TLS by prior knowledge.
     Http2,
+    /// None: bytes pass as they are.
+    Bytes,
 }
 
 /// What a target is asked under.
@@ -318,6 +326,8 @@ pub struct Retries {
 /// How a target is asked whether it is well.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Probe {
+    /// What it is asked; `None` follows the backend.
+    pub protocol: Option<ProbeProtocol>,
     /// Path with query.
     pub path: String,
     /// `Host`; `None` is the backend's, or else the target's address.
@@ -334,6 +344,15 @@ pub struct Probe {
     pub status: Vec<RangeInclusive<u16>>,
     /// What the body of a healthy target contains.
     pub body: Option<String>,
+}
+
+/// What a probe asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProbeProtocol {
+    /// An answer to a request.
+    Http,
+    /// A connection, with TLS if the backend has that.
+    Tcp,
 }
 
 /// How the client's address travels.
@@ -397,6 +416,20 @@ impl Default for Backend {
             buffer_responses: false,
             dedicated: false,
             hide_inside: true,
+            proxy_protocol: false,
+        }
+    }
+}
+
+impl Backend {
+    /// How bytes pass without further settings: without TLS, to the port that each target names.
+    pub fn bytes() -> Self {
+        Self {
+            version: BackendVersion::Bytes,
+            port: 0,
+            idle_timeout: Duration::from_secs(3600),
+            host: BackendHost::Target,
+            ..Self::default()
         }
     }
 }
@@ -413,6 +446,7 @@ impl Default for Retries {
 impl Default for Probe {
     fn default() -> Self {
         Self {
+            protocol: None,
             path: "/".into(),
             host: None,
             port: None,

@@ -156,7 +156,7 @@ where
 
 /// Closes our side first and reads on for a moment: closing with bytes unread would reset the connection, and the client
 /// would lose the answer that it has not read yet.
-async fn linger<IO: AsyncRead + AsyncWrite + Unpin>(mut io: IO) {
+pub(super) async fn linger<IO: AsyncRead + AsyncWrite + Unpin>(mut io: IO) {
     let closed = async {
         io.shutdown().await?;
         let mut scratch = [0; 1024];

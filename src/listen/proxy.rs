@@ -2,9 +2,9 @@
 //!
 //! The grammar is the `proxy-header` crate's; this adds the bounds and the early refusal that a socket needs.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use proxy_header::{ParseConfig, ProxyHeader};
+use proxy_header::{ParseConfig, ProxiedAddress, ProxyHeader};
 
 /// The longest version 1 header, with its line end (section 2.1 of the specification).
 pub const MAX_V1: usize = 107;
@@ -59,6 +59,33 @@ pub fn decode(bytes: &[u8]) -> Result<Progress, Fault> {
 /// Whether these first bytes of a connection are those of a header, as far as they go (at least six bytes).
 pub fn looks_like_header(bytes: &[u8]) -> bool {
     bytes.len() >= V1_START.len() && (starts(bytes, V1_START) || starts(bytes, V2_START))
+}
+
+/// The header of version 2 by which a target is told who connected and where to; `None`: this node speaks for itself.
+pub fn encode(client: Option<(SocketAddr, SocketAddr)>) -> Vec<u8> {
+    let header = match client {
+        Some((source, destination)) => {
+            let (source, destination) = of_one_family(source, destination);
+            ProxyHeader::with_address(ProxiedAddress::stream(source, destination))
+        }
+        None => ProxyHeader::with_local(),
+    };
+    let mut bytes = Vec::new();
+    let encoded = header.encode_v2(&mut bytes);
+    debug_assert!(encoded.is_ok(), "two addresses of one family fit");
+    bytes
+}
+
+/// A header has room for two addresses of one family: IPv4 beside IPv6 becomes an IPv4-mapped address.
+fn of_one_family(one: SocketAddr, other: SocketAddr) -> (SocketAddr, SocketAddr) {
+    if one.is_ipv4() == other.is_ipv4() {
+        return (one, other);
+    }
+    let mapped = |address: SocketAddr| match address.ip() {
+        IpAddr::V4(ip) => SocketAddr::new(ip.to_ipv6_mapped().into(), address.port()),
+        IpAddr::V6(_) => address,
+    };
+    (mapped(one), mapped(other))
 }
 
 fn decode_v1(bytes: &[u8]) -> Result<Progress, Fault> {
@@ -202,10 +229,29 @@ mod tests {
         assert_eq!(decode(&bytes), Ok(Progress::Complete { client, length }));
     }
 
+    #[test]
+    fn what_is_written_is_read_as_it_was_meant() {
+        let read = |header: &[u8]| match decode(header) {
+            Ok(Progress::Complete { client, length }) if length == header.len() => client,
+            other => panic!("{other:?}"),
+        };
+        let address = |text: &str| text.parse::<SocketAddr>().unwrap();
+        assert_eq!(read(&encode(None)), None);
+        for (client, local, expected) in [
+            ("192.0.2.7:4711", "192.0.2.1:443", "192.0.2.7:4711"),
+            ("[2001:db8::7]:1", "[2001:db8::1]:443", "[2001:db8::7]:1"),
+            ("192.0.2.7:4711", "[2001:db8::1]:443", "[::ffff:192.0.2.7]:4711"),
+            ("[2001:db8::7]:1", "192.0.2.1:443", "[2001:db8::7]:1"),
+        ] {
+            let header = encode(Some((address(client), address(local))));
+            assert_eq!(read(&header), Some(address(expected)), "{client} {local}");
+        }
+    }
+
     proptest! {
         #[test]
         fn any_cut_of_a_header_is_incomplete_and_the_whole_is_always_the_same(
-            source in any::<std::net::IpAddr>(), port in any::<u16>(), v2 in any::<bool>(),
+            source in any::<IpAddr>(), port in any::<u16>(), v2 in any::<bool>(),
             additions in proptest::collection::vec(any::<u8>(), 0..300), rest in proptest::collection::vec(any::<u8>(), 0..40),
         ) {
             let source = SocketAddr::new(source, port);

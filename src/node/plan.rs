@@ -28,17 +28,19 @@ pub(super) fn draw(
     let mut doors = HashMap::new();
     let mut faults: Vec<LoadFault> = Vec::new();
     for listener in config.listeners.values() {
-        let balancers: Arc<[_]> = listener.balancers.clone().into();
-        if listener.protocol == ListenerProtocol::Http {
-            doors.extend(listener.bind.iter().map(|address| {
-                let door = Door {
-                    balancers: balancers.clone(),
-                    tls: None,
-                    quic: None,
-                    certificates: None,
-                };
-                (*address, door)
-            }));
+        let door = Door {
+            protocol: listener.protocol,
+            balancers: listener.balancers.clone().into(),
+            tls: None,
+            quic: None,
+            certificates: None,
+        };
+        let ends_tls = match listener.protocol {
+            ListenerProtocol::Https | ListenerProtocol::Tls => true,
+            ListenerProtocol::Http | ListenerProtocol::Passthrough | ListenerProtocol::Tcp => false,
+        };
+        if !ends_tls {
+            doors.extend(listener.bind.iter().map(|address| (*address, door.clone())));
             continue;
         }
         match Certificates::load(&config, &listener.certificates, clock::wall()) {
@@ -47,22 +49,22 @@ pub(super) fn draw(
                     tracing::warn!(certificate = %warning.certificate, "{warning}");
                 }
                 let certificates = Arc::new(certificates);
-                let tls = server_config(certificates.clone(), tickets)?;
+                let tls = if listener.protocol.is_http() {
+                    server_config(certificates.clone(), tickets)?
+                } else {
+                    without_alpn(certificates.clone(), tickets)?
+                };
                 let quic = listener
                     .udp
                     .then(|| quic_config(certificates.clone(), tickets, config.tunnel.lost_contact))
                     .transpose()?;
-                for address in &listener.bind {
-                    doors.insert(
-                        *address,
-                        Door {
-                            balancers: balancers.clone(),
-                            tls: Some(tls.clone()),
-                            quic: quic.clone(),
-                            certificates: Some(certificates.clone()),
-                        },
-                    );
-                }
+                let door = Door {
+                    tls: Some(tls),
+                    quic,
+                    certificates: Some(certificates),
+                    ..door
+                };
+                doors.extend(listener.bind.iter().map(|address| (*address, door.clone())));
             }
             // Two listeners may share a certificate: its fault is told once.
             Err(of_listener) => faults.extend(
@@ -103,12 +105,7 @@ fn draw_pcoip(
     let mut tls = None;
     if pcoip.terminates_tls {
         match Certificates::load(config, &pcoip.certificates, clock::wall()) {
-            Ok(certificates) => {
-                let mut server = (*server_config(Arc::new(certificates), tickets)?).clone();
-                // What is spoken within is no HTTP.
-                server.alpn_protocols.clear();
-                tls = Some(Arc::new(server));
-            }
+            Ok(certificates) => tls = Some(without_alpn(Arc::new(certificates), tickets)?),
             Err(of_pcoip) => {
                 let told: Vec<_> = of_pcoip.into_iter().filter(|fault| !faults.contains(fault)).collect();
                 faults.extend(told);
@@ -120,4 +117,14 @@ fn draw_pcoip(
         balancers: pcoip.balancers.clone().into(),
         tls,
     }))
+}
+
+/// The settings of a handshake within which no HTTP is spoken.
+fn without_alpn(
+    certificates: Arc<Certificates>,
+    tickets: &Tickets,
+) -> Result<Arc<rustls::ServerConfig>, rustls::Error> {
+    let mut server = (*server_config(certificates, tickets)?).clone();
+    server.alpn_protocols.clear();
+    Ok(Arc::new(server))
 }

@@ -50,6 +50,10 @@ fn origin(listener: &Listener, host: &Authority) -> Result<String, WebFault> {
     let (scheme, usual) = match listener.protocol {
         ListenerProtocol::Https => ("https", 443),
         ListenerProtocol::Http => ("http", 80),
+        // Refused with the configuration.
+        ListenerProtocol::Tls | ListenerProtocol::Passthrough | ListenerProtocol::Tcp => {
+            return Err(WebFault::Internal);
+        }
     };
     let port = listener.bind.first().map(std::net::SocketAddr::port);
     let there = Authority {

@@ -113,6 +113,38 @@ where
     C: AsyncRead + AsyncWrite + Unpin,
     U: AsyncRead + AsyncWrite + Unpin,
 {
+    let (mut up, mut down) = (0, 0);
+    let count = |more_up, more_down| {
+        up += more_up;
+        down += more_down;
+    };
+    let passed = pass_counted(client, upstream, idle, count).await;
+    (passed.reason, up, down)
+}
+
+/// How bytes that were passed came to their end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passed {
+    /// Why.
+    pub reason: CloseReason,
+    /// Whether the client was passed the end of the other side's bytes: it has them all.
+    pub is_whole: bool,
+}
+
+/// As [`pass_within`]; `count` is told the bytes that went to `upstream` and those that went to `client`, as they do.
+///
+/// # Cancel safety
+/// As [`Relay::run`].
+pub async fn pass_counted<C, U>(
+    client: &mut C,
+    upstream: &mut U,
+    idle: Duration,
+    mut count: impl FnMut(u64, u64),
+) -> Passed
+where
+    C: AsyncRead + AsyncWrite + Unpin,
+    U: AsyncRead + AsyncWrite + Unpin,
+{
     let mut joined = Joined {
         client,
         upstream,
@@ -120,15 +152,13 @@ where
         up: Lane::default(),
         down: Lane::default(),
     };
-    let (mut up, mut down) = (0, 0);
     let mut last = clock::now();
     let mut sleep = pin!(sleep_until((last + idle).into()));
     let reason = poll_fn(|cx| {
         let passed = joined.poll(cx);
         let moved = (joined.up.take_moved(), joined.down.take_moved());
         if moved != (0, 0) {
-            up += moved.0;
-            down += moved.1;
+            count(moved.0, moved.1);
             last = clock::now();
         }
         if passed.is_ready() {
@@ -145,7 +175,10 @@ where
         Poll::Pending
     })
     .await;
-    (reason, up, down)
+    Passed {
+        reason,
+        is_whole: joined.down.is_done(),
+    }
 }
 
 /// Why the route of this grant has ended: with its session, or taken away by its user.

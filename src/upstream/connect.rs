@@ -11,7 +11,7 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, CertificateError, CipherSuite, Error, ProtocolVersion};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
@@ -20,7 +20,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::set_options;
 use crate::fault::WebFault;
-use crate::listen::Prefixed;
+use crate::listen::{Prefixed, abort_at_end};
 
 mod trust;
 
@@ -79,13 +79,33 @@ impl Connector {
     /// # Errors
     /// No connection came about within the limit.
     pub async fn connect(&self, address: SocketAddr, name: Option<&str>) -> Result<Io, ConnectFault> {
+        self.connect_saying(&[], address, name).await
+    }
+
+    /// As [`connect`](Self::connect), but `first` is sent before anything else, before TLS too.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn connect_saying(
+        &self,
+        first: &[u8],
+        address: SocketAddr,
+        name: Option<&str>,
+    ) -> Result<Io, ConnectFault> {
         let deadline = Instant::now() + self.limit;
-        let socket = match timeout_at(deadline, TcpStream::connect(address)).await {
+        let mut socket = match timeout_at(deadline, TcpStream::connect(address)).await {
             Ok(Ok(socket)) => socket,
             Ok(Err(cause)) => return Err(ConnectFault::from_io(&cause)),
             Err(_) => return Err(ConnectFault::Timeout),
         };
         set_options(&socket).map_err(|cause| ConnectFault::from_io(&cause))?;
+        if !first.is_empty() {
+            match timeout_at(deadline, socket.write_all(first)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(cause)) => return Err(ConnectFault::from_io(&cause)),
+                Err(_) => return Err(ConnectFault::Timeout),
+            }
+        }
         let Some(tls) = &self.tls else {
             return Ok(Io::Plain(socket));
         };
@@ -156,6 +176,14 @@ impl Io {
                 Timestamp::from_second(certificate.validity().not_after.timestamp()).ok()
             }),
         })
+    }
+
+    /// Has the end of this connection reach the target as a break, and not as an end in order.
+    pub fn abort_at_end(&self) {
+        match self {
+            Self::Plain(stream) => abort_at_end(stream),
+            Self::Tls(stream) => abort_at_end(stream.get_ref().0.get_ref()),
+        }
     }
 
     /// This end's address, as the target sees it if nothing translates it.

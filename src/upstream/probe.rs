@@ -1,4 +1,5 @@
-//! Whether targets are well: each is asked now and then what a healthy one answers as expected.
+//! Whether targets are well: each is asked now and then what a healthy one answers as expected, or where nothing is
+//! understood of what passes, whether it takes a connection.
 //!
 //! A probe goes the way that requests go: same TLS, same checks of the certificate. It follows no redirect and brings no
 //! credentials. One series of probes serves every pool that has the target with the same backend.
@@ -31,7 +32,7 @@ use super::balance::Dice;
 use super::pool::{Condition, TargetId};
 use super::set_options;
 use crate::clock;
-use crate::config::web::{self, Backend, BackendHost, BackendVersion};
+use crate::config::web::{self, Backend, BackendHost, BackendVersion, ProbeProtocol};
 
 mod check;
 mod health;
@@ -232,12 +233,13 @@ impl Recipe {
         }
     }
 
-    async fn ask(&self, tls: &mut Option<TlsFacts>) -> Result<u16, ProbeFault> {
+    async fn ask(&self, tls: &mut Option<TlsFacts>) -> Result<Option<u16>, ProbeFault> {
         let reached = self.reach.reach(&self.way).await?;
         *tls = reached.tls;
-        match self.way.settings.version {
-            BackendVersion::Http1 => self.ask_http1(reached.io).await,
-            BackendVersion::Http2 => self.ask_http2(reached.io).await,
+        match (self.probe.protocol, self.way.settings.version) {
+            (Some(ProbeProtocol::Tcp), _) | (None, BackendVersion::Bytes) => Ok(None),
+            (_, BackendVersion::Http2) => self.ask_http2(reached.io).await.map(Some),
+            (_, BackendVersion::Http1 | BackendVersion::Bytes) => self.ask_http1(reached.io).await.map(Some),
         }
     }
 

@@ -17,6 +17,7 @@ use super::lanes::Lanes;
 use crate::clock;
 use crate::config::Certificate;
 use crate::config::web::{Backend, BackendTls, BackendVersion};
+use crate::listen::proxy;
 use crate::secure::{LoadFault, own_certificate};
 use crate::wire::h1::client as h1;
 use crate::wire::h2;
@@ -148,7 +149,7 @@ impl Way {
             })
         };
         let of_http2 = match settings.version {
-            BackendVersion::Http1 => None,
+            BackendVersion::Http1 | BackendVersion::Bytes => None,
             BackendVersion::Http2 => Some(trusted(true)?),
         };
         Ok(Self::of(settings.clone(), Some(trusted(false)?), of_http2, tasks))
@@ -159,9 +160,31 @@ impl Way {
         &self.settings
     }
 
-    /// How connections come about, for whoever wants one that nobody shares.
+    /// How connections come about.
     pub fn connector(&self) -> &Connector {
         &self.connector
+    }
+
+    /// A new connection that nobody shares. Where the backend wants that, the target is told of the `client` and of the
+    /// address to which it came; without one, that this node speaks for itself.
+    ///
+    /// Cancel-safe: a connection that is not complete is given up.
+    ///
+    /// # Errors
+    /// No connection came about. Nothing of a client was sent, so that another target can be asked.
+    pub async fn dial(
+        &self,
+        address: SocketAddr,
+        host: &str,
+        client: Option<(SocketAddr, SocketAddr)>,
+    ) -> Result<Io, ConnectFault> {
+        let header = if self.settings.proxy_protocol {
+            proxy::encode(client)
+        } else {
+            Vec::new()
+        };
+        let name = self.connector.name(host);
+        self.connector.connect_saying(&header, address, name).await
     }
 
     /// Further tries.

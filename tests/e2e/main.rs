@@ -25,6 +25,7 @@ mod e2e {
     mod curl;
     mod differential;
     mod faulty;
+    mod passage;
     mod peer;
     mod quic;
     mod random;

@@ -56,7 +56,7 @@ impl Check<'_> {
 impl<'a> Doors<'a> {
     fn of(listeners: &'a BTreeMap<String, Listener>) -> Self {
         let mut by_port: BTreeMap<_, Option<&str>> = BTreeMap::new();
-        for (name, listener) in listeners {
+        for (name, listener) in listeners.iter().filter(|(_, listener)| listener.protocol.is_http()) {
             let has_tls = listener.protocol == ListenerProtocol::Https;
             let ports: BTreeSet<u16> = listener.bind.iter().map(|address| address.port()).collect();
             for port in ports {

@@ -112,34 +112,43 @@ impl Check<'_> {
     fn listener(&mut self, listener: document::Listener, path: &SettingPath) -> Option<Listener> {
         let host_redirects = self.host_redirects(listener.host_redirects, &path.key("host_redirects"));
         let certificates = listener.certificates.unwrap_or_default();
-        let (protocol, session_gateway, udp) = match listener.protocol {
-            document::ListenerProtocol::Https => {
-                if certificates.is_empty() {
-                    self.missing(
-                        &path.key("certificates"),
-                        r#"certificates = ["main"], or protocol = "http""#,
-                    );
-                    return None;
-                }
-                (ListenerProtocol::Https, listener.session_gateway, listener.udp)
-            }
-            document::ListenerProtocol::Http => {
-                let said = |key: &str, holds: bool| holds && self.places.has(&path.key(key));
-                let pointless: Vec<&str> = [
-                    ("certificates", said("certificates", true)),
-                    ("udp", said("udp", listener.udp)),
-                    ("session_gateway", said("session_gateway", listener.session_gateway)),
-                    ("host_redirects", said("host_redirects", true)),
-                ]
-                .into_iter()
-                .filter_map(|(key, is)| is.then_some(key))
-                .collect();
-                for key in pointless {
-                    self.not_with(path.key(key), r#"protocol = "http""#);
-                }
-                (ListenerProtocol::Http, false, false)
-            }
+        let passes_tls = listener.tls == document::TlsEnd::Passthrough;
+        let (protocol, words) = match listener.protocol {
+            document::ListenerProtocol::Https => (ListenerProtocol::Https, r#"protocol = "https""#),
+            document::ListenerProtocol::Http => (ListenerProtocol::Http, r#"protocol = "http""#),
+            document::ListenerProtocol::Tls if passes_tls => (ListenerProtocol::Passthrough, r#"protocol = "tls""#),
+            document::ListenerProtocol::Tls => (ListenerProtocol::Tls, r#"protocol = "tls""#),
+            document::ListenerProtocol::Tcp => (ListenerProtocol::Tcp, r#"protocol = "tcp""#),
         };
+        let is_https = protocol == ListenerProtocol::Https;
+        if passes_tls && protocol != ListenerProtocol::Passthrough {
+            self.not_with(path.key("tls"), words);
+        }
+        if !is_https {
+            for (key, is) in [
+                ("udp", listener.udp),
+                ("session_gateway", listener.session_gateway),
+                ("host_redirects", true),
+            ] {
+                if is && self.places.has(&path.key(key)) {
+                    self.not_with(path.key(key), words);
+                }
+            }
+        }
+        let (needs, instead) = match protocol {
+            ListenerProtocol::Https => (true, r#"certificates = ["main"], or protocol = "http""#),
+            ListenerProtocol::Tls => (true, r#"certificates = ["main"], or tls = "passthrough""#),
+            ListenerProtocol::Passthrough => (false, r#"tls = "passthrough""#),
+            ListenerProtocol::Http | ListenerProtocol::Tcp => (false, words),
+        };
+        if needs && certificates.is_empty() {
+            self.missing(&path.key("certificates"), instead);
+            return None;
+        }
+        if !needs && self.places.has(&path.key("certificates")) {
+            self.not_with(path.key("certificates"), instead);
+        }
+        let (session_gateway, udp) = (is_https && listener.session_gateway, is_https && listener.udp);
         Some(Listener {
             protocol,
             session_gateway,

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::Check;
+use super::layers::Layers;
 use super::web::{Names, Used};
-use crate::config::document::{self, BackendProtocol, BackendVersion, Target};
+use crate::config::document::{self, BackendProtocol, BackendVersion, ProbeProtocol, Target};
 use crate::config::path::SettingPath;
 use crate::config::problem::Unpublishable;
 use crate::config::web::{
@@ -92,29 +93,48 @@ impl Check<'_> {
     }
 
     fn backend(&mut self, backend: document::Backend, names: &Names, path: &SettingPath) -> Backend {
-        let is_http = backend.protocol == Some(BackendProtocol::Http);
-        if is_http && backend.tls.is_some() {
-            self.not_with(path.key("tls"), r#"protocol = "http""#);
+        let without_tls = match backend.protocol {
+            Some(BackendProtocol::Http) => Some(r#"protocol = "http""#),
+            Some(BackendProtocol::Tcp) => Some(r#"protocol = "tcp""#),
+            Some(BackendProtocol::Https | BackendProtocol::Tls) | None => None,
+        };
+        if let Some(words) = without_tls
+            && backend.tls.is_some()
+        {
+            self.not_with(path.key("tls"), words);
         }
+        let is_bytes = backend.protocol.is_some_and(BackendProtocol::is_bytes);
         let is_http2 = backend.version == BackendVersion::Http2;
-        if is_http2 && backend.dedicated {
+        if is_bytes {
+            self.backend_of_bytes(path, backend.protocol == Some(BackendProtocol::Tls));
+        } else if backend.proxy_protocol {
+            self.not_with(path.key("proxy_protocol"), "HTTP");
+        }
+        if is_http2 && backend.dedicated && !is_bytes {
             self.not_with(path.key("dedicated"), r#"version = "2""#);
         }
-        let has_tls = backend.protocol == Some(BackendProtocol::Https) || backend.tls.is_some();
+        let has_tls = match backend.protocol {
+            Some(BackendProtocol::Https | BackendProtocol::Tls) => true,
+            Some(BackendProtocol::Http | BackendProtocol::Tcp) | None => backend.tls.is_some(),
+        };
         let tls = has_tls.then(|| self.backend_tls(backend.tls.unwrap_or_default(), names, &path.key("tls")));
+        let usual = if is_bytes { Backend::bytes() } else { Backend::default() };
+        let usual_port = if tls.is_some() && !is_bytes { 443 } else { usual.port };
         Backend {
-            port: backend.port.unwrap_or(if tls.is_some() { 443 } else { 80 }),
+            port: backend.port.unwrap_or(usual_port),
             tls,
-            version: if is_http2 {
+            version: if is_bytes {
+                web::BackendVersion::Bytes
+            } else if is_http2 {
                 web::BackendVersion::Http2
             } else {
                 web::BackendVersion::Http1
             },
             request_timeout: backend.request_timeout.0,
-            idle_timeout: backend.idle_timeout.0,
+            idle_timeout: backend.idle_timeout.map_or(usual.idle_timeout, |span| span.0),
             connect_timeout: backend.connect_timeout.0,
             drain: backend.drain.0,
-            host: backend.host.0,
+            host: if is_bytes { usual.host } else { backend.host.0 },
             path_override: backend.path_override.map(|path| path.0),
             affinity: backend.affinity.map(|affinity| Affinity {
                 cookie: affinity.cookie.0,
@@ -133,6 +153,7 @@ impl Check<'_> {
             buffer_responses: backend.buffer_responses,
             dedicated: backend.dedicated,
             hide_inside: backend.hide_inside,
+            proxy_protocol: backend.proxy_protocol,
         }
     }
 
@@ -173,19 +194,37 @@ impl Check<'_> {
         }
     }
 
-    pub(super) fn probes(&mut self, probes: BTreeMap<String, document::Probe>) -> BTreeMap<String, Probe> {
+    pub(super) fn probes(
+        &mut self,
+        probes: BTreeMap<String, document::Probe>,
+        layers: &Layers,
+    ) -> BTreeMap<String, Probe> {
         probes
             .into_iter()
             .map(|(name, probe)| {
                 let path = SettingPath::of(&["probe", &name]);
-                (name, self.probe(probe, &path))
+                let asks_nothing = match probe.protocol {
+                    Some(ProbeProtocol::Tcp) => true,
+                    Some(ProbeProtocol::Http) => false,
+                    None => layers.probes_bytes(&name) && !self.places.lost(&path.key("protocol")),
+                };
+                (name, self.probe(probe, asks_nothing, &path))
             })
             .collect()
     }
 
-    fn probe(&mut self, probe: document::Probe, path: &SettingPath) -> Probe {
+    fn probe(&mut self, probe: document::Probe, asks_nothing: bool, path: &SettingPath) -> Probe {
+        for key in ["path", "status", "body"] {
+            if asks_nothing && self.places.has(&path.key(key)) {
+                self.not_with(path.key(key), r#"protocol = "tcp""#);
+            }
+        }
         let interval = probe.interval;
         Probe {
+            protocol: probe.protocol.map(|protocol| match protocol {
+                ProbeProtocol::Http => web::ProbeProtocol::Http,
+                ProbeProtocol::Tcp => web::ProbeProtocol::Tcp,
+            }),
             path: probe.path.0,
             host: probe.host.map(|host| host.0),
             port: probe.port,

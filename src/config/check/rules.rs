@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use http::StatusCode;
 use http::header::{HOST, HeaderName, HeaderValue};
 
+use super::layers::Layer;
 use super::web::{Names, Used};
 use super::{Check, secondary};
 use crate::config::document::{self, format};
@@ -79,6 +80,13 @@ impl Check<'_> {
         for (index, listener) in rule.listeners.iter().flatten().enumerate() {
             self.reference("listener", listener, names.listeners.as_ref(), &list, index);
         }
+        match self.layer(rule.listeners.as_deref(), listeners, names, path) {
+            Some(Layer::Bytes) => return self.passing_rule(rule, names, used, path),
+            Some(Layer::Http) => self.backends_of_http(&rule, names, path),
+            // It is noted why not; whatever else is wrong is told as for a rule of HTTP.
+            None => {}
+        }
+        let of_http = |(name, listener): (&String, &Listener)| listener.protocol.is_http().then(|| name.clone());
         let told = Told {
             pool: rule.pool,
             backend: rule.backend,
@@ -98,7 +106,9 @@ impl Check<'_> {
         let response_headers = self.answer_fields(rule.response_headers, &path.key("response_headers"));
         let error_pages = self.error_pages(rule.error_pages, &path.key("error_pages"));
         Some(Rule {
-            listeners: rule.listeners.unwrap_or_else(|| listeners.keys().cloned().collect()),
+            listeners: rule
+                .listeners
+                .unwrap_or_else(|| listeners.iter().filter_map(of_http).collect()),
             hosts: rule.hosts.into_iter().flatten().map(|host| host.0).collect(),
             priority: rule.priority?,
             action: action?,
@@ -190,6 +200,9 @@ impl Check<'_> {
     fn redirect(&mut self, redirect: document::Redirect, names: &Names, path: &SettingPath) -> Option<Redirect> {
         if let Some(listener) = &redirect.listener {
             self.refers("listener", listener, names.listeners.as_ref(), path.key("listener"));
+            if names.layers.of_listener(listener) == Some(Layer::Bytes) {
+                self.note(path.key("listener"), Unpublishable::RedirectToBytes);
+            }
         }
         let status = match redirect.status {
             301..=303 | 307 | 308 => StatusCode::from_u16(redirect.status).ok(),
@@ -216,7 +229,7 @@ impl Check<'_> {
         })
     }
 
-    fn guard(
+    pub(super) fn guard(
         &mut self,
         (allow, deny): (Vec<format::Network>, Vec<format::Network>),
         rate: Option<document::Rate>,

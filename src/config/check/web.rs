@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use http::StatusCode;
 
+use super::layers::{Layers, Ways};
 use super::{Check, secondary};
 use crate::config::document;
 use crate::config::path::SettingPath;
@@ -32,6 +33,7 @@ pub(super) struct Published {
 pub(super) struct Around<'a> {
     pub(super) listeners: &'a BTreeMap<String, Listener>,
     pub(super) listener_names: Option<BTreeSet<String>>,
+    pub(super) layers: Layers,
     pub(super) certificate_names: Option<BTreeSet<String>>,
     pub(super) tunnel: &'a Tunnel,
     pub(super) blast: &'a Blast,
@@ -45,6 +47,7 @@ pub(super) struct Names {
     pub(super) backends: Option<BTreeSet<String>>,
     pub(super) probes: Option<BTreeSet<String>>,
     pub(super) rewrites: Option<BTreeSet<String>>,
+    pub(super) layers: Layers,
 }
 
 /// The names to which something does refer.
@@ -54,6 +57,8 @@ pub(super) struct Used {
     pub(super) backends: BTreeSet<String>,
     pub(super) probes: BTreeSet<String>,
     pub(super) rewrites: BTreeSet<String>,
+    /// The ways of connections whose bytes pass as they are.
+    pub(super) ways: Ways,
 }
 
 /// The longest error page, in bytes.
@@ -69,6 +74,7 @@ impl Check<'_> {
             rewrites: self.names(&SettingPath::of(&["rewrite"]), published.rewrites.keys().cloned()),
             listeners: around.listener_names,
             certificates: around.certificate_names,
+            layers: around.layers,
         };
         let mut used = Used::default();
         let path = SettingPath::of(&["affinity", "key"]);
@@ -76,18 +82,21 @@ impl Check<'_> {
         if affinity_key.is_none() && !self.places.lost(&path) && !self.places.has(&path) {
             self.drawn_key(&published.backends);
         }
-        let backends = self.backends(published.backends, &names, &mut used);
+        let mut backends = self.backends(published.backends, &names, &mut used);
         let rewrites = self.rewrites(published.rewrites);
         let rules = self.rules(published.rules, around.listeners, &names, &mut used);
+        self.nameless(&rules, around.listeners);
         let sites = self.sites(&rules);
         self.redirect_circles(&sites, around.listeners);
         self.session_gateway(&rules, around.listeners, around.tunnel, around.blast);
         self.rewrite_circles(&rules, &rewrites);
         self.unpublished(&rules, around.listeners);
         self.unused(&names, &used);
+        let pools = self.pools(published.pools);
+        self.ways(&used.ways, &pools, &mut backends);
         Web {
-            pools: self.pools(published.pools),
-            probes: self.probes(published.probes),
+            pools,
+            probes: self.probes(published.probes, &names.layers),
             error_pages: self.error_pages(published.error_pages, &SettingPath::of(&["error_pages"])),
             forwarded: self.forwarded(&published.forwarded),
             access_log: self.access_log(published.access_log),

@@ -84,20 +84,22 @@ pub(in crate::config) struct Ejection {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct Backend {
-    /// "http" or "https". Left out: "https" if there are settings of TLS, else "http".
+    /// "http" or "https"; for listeners of TCP and TLS "tcp" or "tls". Left out: "https" if there are settings of TLS, else
+    /// "http".
     #[schemars(example = &"https")]
     pub protocol: Option<BackendProtocol>,
     /// Version of HTTP: "1.1" or "2". Without TLS, 2 begins at once, with prior knowledge.
     pub version: BackendVersion,
-    /// Port of targets that name none. Left out: 80, or 443 with TLS.
+    /// Port of targets that name none. Left out: 80, or 443 with TLS; none with "tcp" and "tls".
     #[schemars(range(min = 1, max = 65535), example = 8080)]
     pub port: Option<u16>,
     /// From the end of a request to the head of its answer; while a body is being sent, between its bytes too.
     #[schemars(extend("x-minimum" = "1 s", "x-maximum" = "24 h"))]
     pub request_timeout: TimeSpan,
-    /// Silence in an answer, or in a WebSocket, that ends it.
-    #[schemars(extend("x-minimum" = "1 s", "x-maximum" = "24 h"))]
-    pub idle_timeout: TimeSpan,
+    /// Silence in an answer, in a WebSocket or on a connection of bytes that ends it. Left out: 4 min, with "tcp" and
+    /// "tls" 1 h.
+    #[schemars(extend("x-minimum" = "1 s", "x-maximum" = "24 h"), example = "4 min")]
+    pub idle_timeout: Option<TimeSpan>,
     /// For a connection to a target, with its TLS.
     #[schemars(extend("x-minimum" = "100 ms", "x-maximum" = "1 min"))]
     pub connect_timeout: TimeSpan,
@@ -112,7 +114,7 @@ pub(in crate::config) struct Backend {
     pub path_override: Option<UrlPath>,
     /// Whether a client stays with its target, by a cookie. Left out: it does not.
     pub affinity: Option<Affinity>,
-    /// Probe. Left out: GET / every 30 s.
+    /// Probe. Left out: GET / every 30 s, with "tcp" and "tls" a connection every 30 s.
     #[schemars(example = &"shop")]
     pub probe: Option<String>,
     /// Further tries, only where nothing can have happened yet or the request may be repeated: never a POST twice.
@@ -125,6 +127,9 @@ pub(in crate::config) struct Backend {
     pub dedicated: bool,
     /// Whether names of the inside in Location and in the Domain of cookies become the outer ones.
     pub hide_inside: bool,
+    /// Whether the target is told the client's address by a PROXY header (v2) before anything else. With "tcp" and "tls"
+    /// only.
+    pub proxy_protocol: bool,
     /// TLS to the targets.
     pub tls: Option<BackendTls>,
 }
@@ -137,6 +142,20 @@ pub(in crate::config) enum BackendProtocol {
     Http,
     /// HTTP over TLS.
     Https,
+    /// Bytes.
+    Tcp,
+    /// Bytes within TLS.
+    Tls,
+}
+
+impl BackendProtocol {
+    /// Whether bytes pass as they are.
+    pub(in crate::config) fn is_bytes(self) -> bool {
+        match self {
+            Self::Tcp | Self::Tls => true,
+            Self::Http | Self::Https => false,
+        }
+    }
 }
 
 /// Version of HTTP to targets.
@@ -208,6 +227,10 @@ pub(in crate::config) struct BackendTls {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct Probe {
+    /// "http": by GET. "tcp": by a connection alone, with its TLS if the backend has that. Left out: "tcp" for backends with
+    /// "tcp" and "tls", else "http".
+    #[schemars(example = &"http")]
+    pub protocol: Option<ProbeProtocol>,
     /// Path, with a query if it needs one.
     pub path: PathAndQuery,
     /// Host under which it is asked. Left out: as for requests: the host of a rule that leads there where the client's goes on,
@@ -232,6 +255,16 @@ pub(in crate::config) struct Probe {
     /// What the body of a healthy target contains. Left out: anything.
     #[schemars(length(min = 1, max = 4090), example = &"ready")]
     pub body: Option<String>,
+}
+
+/// What a target is asked.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(in crate::config) enum ProbeProtocol {
+    /// A request of HTTP.
+    Http,
+    /// A connection.
+    Tcp,
 }
 
 fn one() -> u16 {
@@ -267,7 +300,7 @@ impl Default for Backend {
             version: BackendVersion::Http1,
             port: None,
             request_timeout: TimeSpan::seconds(20),
-            idle_timeout: TimeSpan::minutes(4),
+            idle_timeout: None,
             connect_timeout: TimeSpan::seconds(5),
             drain: TimeSpan::seconds(30),
             host: HostForTarget(BackendHost::Client),
@@ -279,6 +312,7 @@ impl Default for Backend {
             buffer_responses: false,
             dedicated: false,
             hide_inside: true,
+            proxy_protocol: false,
             tls: None,
         }
     }
@@ -305,6 +339,7 @@ impl Default for Retries {
 impl Default for Probe {
     fn default() -> Self {
         Self {
+            protocol: None,
             path: PathAndQuery("/".to_owned()),
             host: None,
             port: None,

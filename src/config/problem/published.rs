@@ -51,6 +51,23 @@ pub enum Unpublishable {
     #[error("nothing is published here")]
     NothingPublished,
 
+    // Bytes that pass as they are.
+    /// A rule's listeners are of both kinds.
+    #[error("are partly of HTTP, and partly of bytes that pass as they are")]
+    MixedListeners,
+    /// A rule of HTTP names a backend of bytes.
+    #[error("passes bytes as they are, but the rule's listeners speak HTTP")]
+    BackendOfBytes,
+    /// A rule of bytes names a backend of HTTP.
+    #[error("speaks HTTP, but the rule's listeners pass bytes as they are")]
+    BackendOfHttp,
+    /// A target of a rule of bytes has no port.
+    #[error("has no port, and there is no usual one for what passes as it is")]
+    NoPort,
+    /// A redirect leads to a listener that cannot be asked anything.
+    #[error("speaks no HTTP, so nobody can be sent there")]
+    RedirectToBytes,
+
     // Redirects.
     /// A redirect has no target, or two.
     #[error("needs exactly one of listener and url")]
@@ -163,6 +180,11 @@ impl Unpublishable {
             Self::TakesSessionGateway { .. } => "takes_session_gateway",
             Self::StaysWithSessionGateway { .. } => "stays_with_session_gateway",
             Self::NothingPublished => "nothing_published",
+            Self::MixedListeners => "mixed_listeners",
+            Self::BackendOfBytes => "backend_of_bytes",
+            Self::BackendOfHttp => "backend_of_http",
+            Self::NoPort => "no_port",
+            Self::RedirectToBytes => "redirect_to_bytes",
             Self::RedirectTarget => "redirect_target",
             Self::RedirectStatus { .. } => "redirect_status",
             Self::RedirectCircle { .. } => "redirect_circle",
@@ -196,6 +218,11 @@ impl Unpublishable {
                 "Name its hosts, or set session_gateway = false in the listener, if it is to have them."
             }
             Self::NothingPublished => "Name it in the listeners of a rule, or remove it.",
+            Self::MixedListeners => "Write a rule for each kind.",
+            Self::BackendOfBytes => r#"Name a backend with protocol "http" or "https"."#,
+            Self::BackendOfHttp => r#"Name a backend with protocol "tcp" or "tls"."#,
+            Self::NoPort => r#"Write it behind the address, such as "10.0.0.5:5432", or give the backend a port."#,
+            Self::RedirectToBytes => r#"Name a listener with protocol "https" or "http"."#,
             Self::RedirectTarget => r#"Write { listener = "public" } or { url = "https://www.example.com" }."#,
             Self::RedirectStatus { .. } => "Write 301, 302, 303, 307 or 308.",
             Self::RedirectCircle { .. } => {

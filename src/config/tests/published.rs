@@ -213,6 +213,91 @@ fn a_listener_without_tls_is_for_what_is_published_only() {
 }
 
 #[test]
+fn listeners_without_http_have_rules_of_their_own() {
+    let (config, warnings) = checked(&with(
+        r#"
+        [rule.web]
+        priority = 1
+        pool = "shop"
+        [listener.sql]
+        protocol = "tcp"
+        bind = ["0.0.0.0:5432"]
+        [rule.sql]
+        listeners = ["sql"]
+        priority = 2
+        pool = "sql"
+        [pool.sql]
+        targets = ["10.0.0.8:5432"]
+        [listener.mail]
+        protocol = "tls"
+        certificates = ["main"]
+        bind = ["0.0.0.0:993"]
+        [listener.pass]
+        protocol = "tls"
+        tls = "passthrough"
+        bind = ["0.0.0.0:994"]
+        [rule.mail]
+        listeners = ["mail", "pass"]
+        hosts = ["mail.example.com"]
+        priority = 3
+        pool = "mail"
+        backend = "mail"
+        rate = { per_second = 5 }
+        [pool.mail]
+        targets = ["10.0.0.9"]
+        [backend.mail]
+        protocol = "tls"
+        port = 993
+        probe = "mail"
+        proxy_protocol = true
+        [probe.mail]
+        interval = "5 s"
+        "#,
+    ))
+    .unwrap_or_else(|faults| panic!("{faults}"));
+    assert!(warnings.is_empty(), "{warnings}");
+    let protocols = ["sql", "mail", "pass"].map(|name| config.listeners[name].protocol);
+    assert_eq!(
+        protocols,
+        [
+            ListenerProtocol::Tcp,
+            ListenerProtocol::Tls,
+            ListenerProtocol::Passthrough
+        ]
+    );
+    assert!(!config.listeners["mail"].session_gateway);
+    let web = &config.web;
+    assert_eq!(web.rules["web"].listeners, ["plain", "public"], "all of those of HTTP");
+    let Action::Forward(forward) = &web.rules["sql"].action else {
+        panic!("{:?}", web.rules["sql"]);
+    };
+    let usual = &web.backends[forward.backend.as_deref().unwrap()];
+    assert_eq!(*usual, web::Backend::bytes());
+    let mail = &web.backends["mail"];
+    assert_eq!((mail.port, mail.idle_timeout), (993, Duration::from_secs(3600)));
+    assert!(mail.tls.is_some() && mail.proxy_protocol && mail.version == web::BackendVersion::Bytes);
+    assert_eq!(web.rules["mail"].guard.rate.map(|rate| rate.burst), Some(5));
+}
+
+#[test]
+fn without_a_listener_of_http_a_rule_says_which_one_it_means() {
+    let text = NODE
+        .split("[certificate.main]")
+        .next()
+        .unwrap()
+        .replace("certificates = [\"main\"]\n", "")
+        .replace("session_gateway = false", "protocol = \"tcp\"");
+    let text = text.replace("protocol = \"http\"", "protocol = \"tcp\"");
+    let told = faults_of(&format!(
+        "{text}[rule.a]\npriority = 1\npool = \"a\"\n[pool.a]\ntargets = [\"10.0.0.5:1\"]\n"
+    ));
+    assert_eq!(
+        told,
+        ["rule.a.listeners: is missing. Write listeners = [\"NAME\"]: without, a rule is for those of HTTP."]
+    );
+}
+
+#[test]
 fn a_rule_that_never_holds_is_told_of() {
     let rules = |one: &str, other: &str| {
         faults_of(&with(&format!(

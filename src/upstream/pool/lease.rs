@@ -87,6 +87,8 @@ impl Drop for Lease {
 pub enum Outcome {
     /// The target answered so.
     Answered(StatusCode),
+    /// It took the connection; nothing else was to be seen of it.
+    Connected,
     /// It did not answer, or not in full.
     Failed(WebFault),
 }
@@ -96,6 +98,7 @@ impl Outcome {
     fn is_well(self) -> Option<bool> {
         match self {
             Self::Answered(status) => Some(!status.is_server_error() || status == StatusCode::NOT_IMPLEMENTED),
+            Self::Connected => Some(true),
             Self::Failed(fault) if fault.source() == Source::Upstream => Some(false),
             Self::Failed(_) => None,
         }

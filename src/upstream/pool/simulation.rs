@@ -191,7 +191,7 @@ impl World {
         let Some(target) = self.targets.get_mut(&place) else {
             return "nothing";
         };
-        let outcome = if good { Ok(200) } else { Err(ProbeFault::Closed) };
+        let outcome = if good { Ok(Some(200)) } else { Err(ProbeFault::Closed) };
         target
             .placed
             .check

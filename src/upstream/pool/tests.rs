@@ -348,14 +348,14 @@ impl Rig {
     }
 
     fn up(&mut self, place: usize) -> &mut Self {
-        self.probe(place, Ok(200))
+        self.probe(place, Ok(Some(200)))
     }
 
     fn down(&mut self, place: usize) -> &mut Self {
         self.probe(place, Err(ProbeFault::Timeout))
     }
 
-    fn probe(&mut self, place: usize, outcome: Result<u16, ProbeFault>) -> &mut Self {
+    fn probe(&mut self, place: usize, outcome: Result<Option<u16>, ProbeFault>) -> &mut Self {
         let placed = self
             .placed
             .iter()
@@ -406,7 +406,7 @@ pub(super) fn placed(place: usize, weight: u16, now: Instant) -> Placed {
     }
 }
 
-pub(super) fn probed(address: SocketAddr, outcome: Result<u16, ProbeFault>) -> ProbeResult {
+pub(super) fn probed(address: SocketAddr, outcome: Result<Option<u16>, ProbeFault>) -> ProbeResult {
     ProbeResult {
         at: jiff::Timestamp::UNIX_EPOCH,
         took: Duration::from_millis(1),

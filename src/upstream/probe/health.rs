@@ -29,8 +29,8 @@ pub struct ProbeResult {
     pub took: Duration,
     /// The address that was asked.
     pub address: std::net::SocketAddr,
-    /// The status of a healthy answer, or what was wrong.
-    pub outcome: Result<u16, ProbeFault>,
+    /// The status of a healthy answer, `None` if only a connection was asked for; or what was wrong.
+    pub outcome: Result<Option<u16>, ProbeFault>,
     /// What was agreed, if TLS was.
     pub tls: Option<Box<TlsFacts>>,
     /// Whether a user's request that went well in the meantime stood in for it.
@@ -108,7 +108,7 @@ mod tests {
 
     use super::*;
 
-    fn result(outcome: Result<u16, ProbeFault>, is_excused: bool) -> ProbeResult {
+    fn result(outcome: Result<Option<u16>, ProbeFault>, is_excused: bool) -> ProbeResult {
         ProbeResult {
             at: Timestamp::UNIX_EPOCH,
             took: Duration::from_millis(3),
@@ -129,14 +129,14 @@ mod tests {
         };
         let down = || Err(ProbeFault::Closed);
         assert_eq!(note(down()), Condition::Unknown);
-        assert_eq!(note(Ok(200)), Condition::Healthy);
+        assert_eq!(note(Ok(Some(200))), Condition::Healthy);
         assert_eq!(note(down()), Condition::Healthy);
         assert_eq!(note(down()), Condition::Healthy);
-        assert_eq!(note(Ok(204)), Condition::Healthy, "not in a row");
+        assert_eq!(note(Ok(Some(204))), Condition::Healthy, "not in a row");
         assert_eq!(note(down()), Condition::Healthy);
         assert_eq!(note(down()), Condition::Healthy);
         assert_eq!(note(down()), Condition::Unhealthy);
-        assert_eq!(note(Ok(200)), Condition::Healthy);
+        assert_eq!(note(Ok(Some(200))), Condition::Healthy);
     }
 
     #[test]
@@ -145,7 +145,7 @@ mod tests {
         let mut health = Health::new(now);
         health.note(result(Err(ProbeFault::Timeout), true), 1, now);
         assert_eq!(health.condition(), Condition::Unhealthy);
-        health.note(result(Ok(200), false), 1, now);
+        health.note(result(Ok(Some(200)), false), 1, now);
         health.note(result(Err(ProbeFault::Timeout), true), 1, now);
         assert_eq!(health.condition(), Condition::Healthy);
         health.note(result(Err(ProbeFault::Timeout), false), 1, now);
@@ -159,7 +159,7 @@ mod tests {
             let now = crate::clock::now();
             let mut health = Health::new(now);
             for (count, _) in probes.iter().enumerate() {
-                let outcome = if probes[count] { Ok(200) } else { Err(ProbeFault::Closed) };
+                let outcome = if probes[count] { Ok(Some(200)) } else { Err(ProbeFault::Closed) };
                 let before = health.condition();
                 let noted = health.note(result(outcome, false), threshold, now);
                 let history = &probes[..=count];

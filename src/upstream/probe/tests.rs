@@ -12,12 +12,33 @@ async fn a_probe_is_a_plain_get_under_the_target_s_name() {
     let server = Server::start("HTTP/1.1 204 No Content\r\n\r\n").await;
     let recipe = server.recipe("shop-2.example", |probe, _| probe.path = "/up?deep=1".into());
     let result = recipe.run().await;
-    assert_eq!((result.outcome, result.address), (Ok(204), server.address));
+    assert_eq!((result.outcome, result.address), (Ok(Some(204)), server.address));
     let port = server.address.port();
     let seen = server.seen.lock().clone().to_ascii_lowercase();
     assert!(seen.starts_with("get /up?deep=1 http/1.1\r\n"), "{seen}");
     assert!(seen.contains(&format!("\r\nhost: shop-2.example:{port}\r\n")), "{seen}");
     assert!(seen.contains("\r\nconnection: close\r\n"), "{seen}");
+}
+
+#[tokio::test]
+async fn where_nothing_is_understood_a_connection_is_all_that_is_asked_for() {
+    let server = Server::start("not sent, because nothing is asked").await;
+    for (protocol, version) in [
+        (Some(ProbeProtocol::Tcp), BackendVersion::Http1),
+        (Some(ProbeProtocol::Tcp), BackendVersion::Http2),
+        (None, BackendVersion::Bytes),
+    ] {
+        let recipe = server.recipe("10.0.0.5", |probe, backend| {
+            probe.protocol = protocol;
+            backend.version = version;
+        });
+        assert_eq!(recipe.run().await.outcome, Ok(None), "{protocol:?} {version:?}");
+    }
+    let asks = server.recipe("10.0.0.5", |probe, backend| {
+        probe.protocol = Some(ProbeProtocol::Http);
+        backend.version = BackendVersion::Bytes;
+    });
+    assert_eq!(asks.run().await.outcome, Err(ProbeFault::Malformed));
 }
 
 #[tokio::test]
@@ -35,7 +56,7 @@ async fn a_status_outside_the_list_is_named_with_it() {
 #[tokio::test]
 async fn redirects_are_not_followed() {
     let server = Server::start("HTTP/1.1 302 Found\r\nLocation: http://192.0.2.1/\r\nContent-Length: 0\r\n\r\n").await;
-    assert_eq!(server.recipe("10.0.0.5", |_, _| {}).run().await.outcome, Ok(302));
+    assert_eq!(server.recipe("10.0.0.5", |_, _| {}).run().await.outcome, Ok(Some(302)));
 }
 
 #[tokio::test]
@@ -46,7 +67,7 @@ async fn the_body_contains_the_text_wherever_it_is_cut() {
         let recipe = server.recipe("10.0.0.5", |probe, _| probe.body = Some(text.to_owned()));
         recipe.run().await.outcome
     };
-    assert_eq!(of("is well").await, Ok(200));
+    assert_eq!(of("is well").await, Ok(Some(200)));
     assert_eq!(of("allis").await, Err(ProbeFault::Body));
 }
 
@@ -105,7 +126,7 @@ async fn a_target_that_speaks_http2_is_probed_so() {
         backend.version = BackendVersion::Http2;
         (probe.path, probe.body) = ("/up".into(), Some("well".into()));
     });
-    assert_eq!(recipe.run().await.outcome, Ok(200));
+    assert_eq!(recipe.run().await.outcome, Ok(Some(200)));
 }
 
 #[test]
