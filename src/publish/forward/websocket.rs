@@ -4,17 +4,19 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::either::Either;
 
 use crate::fault::CloseReason;
 use crate::listen::Prefixed;
 use crate::tunnel::relay::pass_within;
 use crate::upstream::connect::Io;
+use crate::wire::h2;
 
 /// A target's stream after `101`.
 #[derive(Debug)]
 pub struct Upgraded {
     /// The stream.
-    pub io: Io,
+    pub io: Either<Io, h2::Stream>,
     /// What the target sent behind its head.
     pub early: Bytes,
 }
