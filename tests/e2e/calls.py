@@ -51,6 +51,7 @@ def break_off(request, context):
 
 
 def dream(request, context):
+    cancelled.clear()
     context.add_callback(cancelled.set)
     cancelled.wait(PATIENCE)
     return b"awake"
