@@ -16,18 +16,15 @@ use tokio::task::yield_now;
 
 use crate::clock;
 use crate::fault::WebFault;
-use crate::upstream::connect::Io;
 use crate::upstream::web::{Exchange, Leased};
 use crate::wire::timer::Timer;
 use crate::wire::{BodyFault, Frame, Length, Sink, Source, Unanswered};
 
 mod gather;
-mod handshake;
 mod upload;
 mod websocket;
 
 pub use gather::{Gathered, gather};
-pub use handshake::Handshake;
 pub use websocket::{Carried, Upgraded};
 
 use upload::Upload;

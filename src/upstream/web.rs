@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use rustls::sign::CertifiedKey;
+use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use super::connect::{ConnectFault, Connector, Io, TrustFault, Trusted};
@@ -106,7 +107,7 @@ pub struct Way {
     settings: Backend,
     trusted: Option<Trusted>,
     connector: Connector,
-    /// For requests that HTTP/2 is not used for.
+    /// For WebSockets that a target does not take over HTTP/2, and for connections that belong to one client.
     connector_of_http1: Connector,
     lanes: Arc<Lanes<h1::Connection<Io>, Shared>>,
     budget: Arc<Budget>,
@@ -118,7 +119,7 @@ pub struct Way {
 pub struct Wanted<'a> {
     /// `Host` of the request, by which the target is asked for its certificate unless the configuration gives a name.
     pub host: &'a str,
-    /// Whether the request leaves HTTP (`Upgrade`), which is done with HTTP/1.1 only.
+    /// Whether the request is for a WebSocket, which not every target takes over HTTP/2.
     pub upgrade: bool,
     /// The client's own connection: if it does not lead there, it becomes one that does.
     pub own: Option<&'a Own>,
@@ -203,8 +204,11 @@ impl Way {
         if let Some(own) = wanted.own {
             return self.own(address, name, own).await;
         }
-        if self.settings.version == BackendVersion::Http2 && !wanted.upgrade {
-            return self.share(address, name).await;
+        if self.settings.version == BackendVersion::Http2 {
+            let shared = self.share(address, name).await?;
+            if !wanted.upgrade || self.takes_websockets(&shared).await? {
+                return Ok(shared);
+            }
         }
         let lane = self.lanes.to(address);
         let idle = lane.take(name, clock::now(), |idle| idle.io().is_quiet());
@@ -273,6 +277,15 @@ impl Way {
             address,
             reused,
         })
+    }
+
+    async fn takes_websockets(&self, shared: &Leased) -> Result<bool, ConnectFault> {
+        let Connection::Http2(connection, _) = &shared.connection else {
+            return Ok(false);
+        };
+        timeout(self.settings.connect_timeout, connection.takes_websockets())
+            .await
+            .map_err(|_| ConnectFault::Timeout)
     }
 
     fn of(settings: Backend, trusted: Option<Trusted>, of_http2: Option<Trusted>, tasks: &TaskTracker) -> Self {

@@ -3,7 +3,7 @@
 //! A task of its own drives each connection; exchanges are polled by whoever has them. An exchange is used as one of
 //! [HTTP/1.1](super::h1::client::Exchange) is.
 
-use std::future::Future as _;
+use std::future::{Future as _, poll_fn};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,21 +12,28 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
 use ::h2::client::{Builder, ResponseFuture, SendRequest};
-use ::h2::{Error, Reason, RecvStream, SendStream};
+use ::h2::{Error, Ping, PingPong, Reason, RecvStream, SendStream};
 use bytes::Bytes;
-use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TE, TRANSFER_ENCODING, UPGRADE};
+use http::header::{CONNECTION, CONTENT_LENGTH, HOST, SEC_WEBSOCKET_ACCEPT, TE, TRANSFER_ENCODING, UPGRADE};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Mutex;
 use tokio_util::task::TaskTracker;
 
 use super::h1::client::Head;
 use super::{BodyFault, Frame, Length, Unanswered};
 
+mod websocket;
+
+pub use websocket::Stream;
+
 /// A connection to a server, shared by all who have a clone.
 #[derive(Clone)]
 pub struct Connection {
     send: SendRequest<Bytes>,
+    /// Until the server has answered for the first time.
+    unheard: Arc<Mutex<Option<PingPong>>>,
     load: Load,
     is_secure: bool,
 }
@@ -41,7 +48,7 @@ impl Connection {
     where
         IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let (send, connection) = Builder::new()
+        let (send, mut connection) = Builder::new()
             .enable_push(false)
             .initial_window_size(WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
@@ -51,13 +58,34 @@ impl Connection {
             .handshake::<_, Bytes>(io)
             .await
             .map_err(|fault| fault.into_io().unwrap_or_else(|| io::ErrorKind::InvalidData.into()))?;
+        let unheard = Arc::new(Mutex::new(connection.ping_pong()));
         let driven = load.clone();
         tasks.spawn(async move {
             // Whoever has an exchange learns of the fault there.
             let _ended = connection.await;
             driven.retire();
         });
-        Ok(Self { send, load, is_secure })
+        Ok(Self {
+            send,
+            unheard,
+            load,
+            is_secure,
+        })
+    }
+
+    /// Whether the server takes WebSockets on its streams (RFC 8441). Waits until it has said what it does: that comes
+    /// before its answer to anything, so it is asked for a sign of life.
+    ///
+    /// Cancel-safe.
+    pub async fn takes_websockets(&self) -> bool {
+        let mut unheard = self.unheard.lock().await;
+        if let Some(ping) = &mut *unheard {
+            // Fails if whoever was here before did not wait for the answer, which comes all the same.
+            let _under_way = ping.send_ping(Ping::opaque());
+            let _heard = poll_fn(|cx| ping.poll_pong(cx)).await;
+            *unheard = None;
+        }
+        self.send.is_extended_connect_protocol_enabled()
     }
 
     /// Whether an exchange can begin, as far as that is known: the server may be about to close.
@@ -73,17 +101,23 @@ impl Connection {
 
     /// Begins an exchange: `request`, whose body is as long as `length`. Nothing is sent before the exchange is polled.
     ///
-    /// What HTTP/2 has no place for is left out of the fields, and `Host` becomes the authority. `None`: it has none that
-    /// could be sent.
+    /// What HTTP/2 has no place for is left out of the fields, and `Host` becomes the authority. A request for a WebSocket,
+    /// as HTTP/1.1 has it, is asked as HTTP/2 has it; a server that agrees is heard to say `101`. `None`: there is no `Host`
+    /// that could be sent.
     pub fn ask(self, request: &Request<()>, length: Length, place: Place) -> Option<Exchange> {
-        let request = head_of(request, length, self.is_secure)?;
+        let accept = websocket::accept_of(request);
+        let mut request = head_of(request, length, self.is_secure)?;
+        if accept.is_some() {
+            websocket::connect(&mut request);
+        }
         Some(Exchange {
             is_head: request.method() == Method::HEAD,
             sending: Sending::Waiting {
                 send: self.send,
                 request: Box::new(request),
-                has_body: length != Length::NONE,
+                has_body: length != Length::NONE || accept.is_some(),
             },
+            accept,
             left: match length {
                 Length::Exact(length) => Some(length),
                 Length::Unknown => None,
@@ -168,6 +202,8 @@ impl Drop for Place {
 pub struct Exchange {
     is_head: bool,
     sending: Sending,
+    /// Of a request for a WebSocket: what its client is to be shown.
+    accept: Option<HeaderValue>,
     /// What is still to come of a body whose length is known.
     left: Option<u64>,
     /// A part of the body that has not been sent.
@@ -225,6 +261,10 @@ impl Exchange {
 
     /// Takes the end of the body. May follow [`data`](Self::data) at once, and is sent with it then.
     pub fn end(&mut self, trailers: Option<&HeaderMap>) {
+        if self.accept.is_some() {
+            // What has no body in HTTP/1.1 begins here with its head.
+            return;
+        }
         if self.left.is_some_and(|left| left > 0) {
             self.break_off();
             return;
@@ -279,14 +319,20 @@ impl Exchange {
                 length: Length::NONE,
             }));
         }
-        let (head, body) = match ready!(Pin::new(response).poll(cx)) {
+        let (mut head, body) = match ready!(Pin::new(response).poll(cx)) {
             Ok(response) => response.into_parts(),
             Err(fault) => return Poll::Ready(Err(unanswered(&fault))),
         };
         self.response = None;
+        if let Some(accept) = self.accept.as_ref().filter(|_| head.status.is_success()) {
+            head.status = StatusCode::SWITCHING_PROTOCOLS;
+            head.headers.insert(SEC_WEBSOCKET_ACCEPT, accept.clone());
+        }
         let response = Response::from_parts(head, ());
         let status = response.status();
-        let bodiless = self.is_head || status == StatusCode::NO_CONTENT || status == StatusCode::NOT_MODIFIED;
+        let switches = status == StatusCode::SWITCHING_PROTOCOLS;
+        let bodiless =
+            self.is_head || switches || status == StatusCode::NO_CONTENT || status == StatusCode::NOT_MODIFIED;
         let length = match length_of(response.headers()) {
             _ if bodiless || body.is_end_stream() => Length::NONE,
             Some(length) => Length::Exact(length),
@@ -326,6 +372,19 @@ impl Exchange {
     /// Whether no more data will come, as far as that is known.
     pub fn is_over(&self) -> bool {
         self.body.as_ref().is_none_or(RecvStream::is_end_stream)
+    }
+
+    /// The stream of a WebSocket to which the server has agreed; `None` if it has not.
+    pub fn upgrade(self) -> Option<Stream> {
+        let (Some(_), Sending::Body(out), Some(incoming)) = (self.accept, self.sending, self.body) else {
+            return None;
+        };
+        Some(Stream {
+            out,
+            incoming,
+            waiting: Bytes::new(),
+            place: self.place,
+        })
     }
 
     /// Begins no more exchanges on this one's connection.

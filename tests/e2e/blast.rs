@@ -3,12 +3,11 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
-use super::peer::{Peer, line, tool};
+use super::peer::{Peer, line, python, tool};
 use crate::support::raw::{self, element, message};
 use crate::support::{Gateway, Setup};
 
@@ -99,7 +98,8 @@ struct Scene {
 impl Scene {
     fn new(section: &str) -> Self {
         let folder = TempDir::new().unwrap();
-        let (agent, mut stdout) = Peer::start_speaking(python().arg("agent"), folder.path());
+        let (agent, mut stdout) =
+            Peer::start_speaking(python("websockets", "websocket.py").arg("agent"), folder.path());
         let port: u16 = line(&mut stdout).trim().parse().unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let lines = "users = [\"ann\"]\n[directory.desktop.desk.agent]\ntls = false\n";
@@ -142,21 +142,8 @@ impl Scene {
     }
 
     fn client(&self, scenario: &str, url: &str) -> Command {
-        let mut command = python();
+        let mut command = python("websockets", "websocket.py");
         command.args([scenario, url]).arg(self.gateway.chain());
         command
     }
-}
-
-/// The peer that `tests/run` installs.
-fn python() -> Command {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let python = here.join("target/python-peers/bin/python");
-    assert!(
-        python.exists(),
-        "websockets is not installed: install it with tests/run"
-    );
-    let mut command = Command::new(python);
-    command.arg(here.join("tests/e2e/websocket.py"));
-    command
 }

@@ -1,5 +1,5 @@
 //! The whole way from end to end, with the peers that users have: OpenSSH, TigerVNC, xrdp and FreeRDP, curl, h2load, HAProxy,
-//! nginx, the libraries `websockets` and `aioquic`, Chromium.
+//! nginx, the libraries `websockets`, `aioquic` and `grpcio`, Autobahn's test suite, Chromium.
 //!
 //! `tests/run` installs them. Every peer is started by its test, with files and ports of its own, and ended by it. All of
 //! this is left out by `cargo test -- --skip e2e`.
@@ -21,6 +21,8 @@ mod support;
 mod e2e {
     mod balancer;
     mod blast;
+    mod calls;
+    mod conformance;
     mod connect;
     mod curl;
     mod differential;

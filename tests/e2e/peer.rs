@@ -28,6 +28,21 @@ pub(super) fn path_of(name: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("{name} is not installed: install it with tests/run"))
 }
 
+/// A script beside this file, in the Python that `tests/run` gives that package of PyPI.
+pub(super) fn python(package: &str, script: &str) -> Command {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let packages = here.join("target/python-peers/lib");
+    let installed = fs::read_dir(packages).into_iter().flatten().flatten();
+    let is_installed = installed.map(|python| python.path().join("site-packages")).any(|all| {
+        let mut all = fs::read_dir(all).into_iter().flatten().flatten();
+        all.any(|one| one.file_name().to_string_lossy().starts_with(&format!("{package}-")))
+    });
+    assert!(is_installed, "{package} is not installed: install it with tests/run");
+    let mut command = Command::new(here.join("target/python-peers/bin/python"));
+    command.arg(here.join("tests/e2e").join(script));
+    command
+}
+
 /// A running program with its children. Dropped, it is ended.
 pub(super) struct Peer {
     name: String,

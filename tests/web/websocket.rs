@@ -3,6 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::time::Duration;
 
+use crate::rig::inside_http2::Inside;
 use crate::rig::{Ask, Exchange, Http2, Origin, Shop, access_line_of, patiently, read};
 use crate::support::raw::{self, Stream};
 use crate::support::{Gateway, PATIENCE};
@@ -182,6 +183,45 @@ fn a_target_that_refuses_over_http_2_is_heard() {
     let mut connection = Http2::connect(&gateway);
     let (status, socket) = connection.open("shop.test", "/socket");
     assert!(status == 403 && socket.is_none(), "{status}");
+}
+
+#[test]
+fn a_target_of_http_2_takes_it_as_a_stream_of_its_connection() {
+    let inside = Inside::echo();
+    let gateway = Shop::with_targets(&[format!("\"{}\"", inside.address)])
+        .backend("version = \"2\"")
+        .start();
+    let mut stream = raw::tls(&gateway);
+    stream.write_all(ask(USUAL).as_bytes()).unwrap();
+    let answer = read(&mut stream);
+    assert_eq!(answer.status, 101, "{answer:?}");
+    assert!(answer.field("upgrade").eq_ignore_ascii_case("websocket"));
+    assert_eq!(answer.field("sec-websocket-accept"), "HSmrc0sMlYUkAGmm5OPpG2HaGWk=");
+    assert_eq!(answer.field("sec-websocket-protocol"), "chat");
+    assert!(echoes(&mut stream, b"\x81\x05hello"));
+    assert!(echoes(&mut stream, &[7; 100_000]));
+    let mut connection = Http2::connect(&gateway);
+    {
+        let (status, socket) = connection.open("shop.test", "/socket?x=1");
+        assert_eq!(status, 200);
+        let mut socket = socket.unwrap();
+        socket.send(&[7; 100_000]);
+        assert_eq!(socket.receive(100_000), [7; 100_000]);
+        socket.finish();
+        assert_eq!(socket.receive(1), b"", "the end comes back");
+    }
+    assert_eq!(connection.ask(&Ask::get("shop.test", "/a")).unwrap().text(), "/a");
+    let called = inside.called();
+    let (of_http_1, of_http_2) = (&called[0].head, &called[1].head);
+    for (head, target) in [(of_http_1, "/socket"), (of_http_2, "/socket?x=1")] {
+        assert_eq!(head.method(), "CONNECT");
+        assert_eq!(head.uri().path_and_query().unwrap().as_str(), target);
+        assert_eq!(head.headers()["x-original-host"], "shop.test");
+        assert!(!head.headers().contains_key("sec-websocket-key"), "{head:?}");
+    }
+    let line = access_line_of(&gateway, "/socket?x=1");
+    assert_eq!(line["http_status"], 101, "{line}");
+    assert_eq!(line["received_bytes"], 100_000, "{line}");
 }
 
 #[test]

@@ -708,40 +708,6 @@ async fn after_101_bytes_pass_both_ways_until_both_have_ended() {
     assert_eq!((carried.received, carried.sent), (4, 9));
 }
 
-#[tokio::test]
-async fn after_101_frames_become_bytes_and_back() {
-    let rig = Rig::start().await;
-    let (tells, mut heard) = mpsc::channel(8);
-    let (mut send, mut body) = Body::streamed(Length::Unknown);
-    let target = async {
-        let mut socket = rig.accepted().await;
-        read_head(&mut socket).await;
-        let answer = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\nearly";
-        socket.write_all(answer).await.unwrap();
-        assert_eq!(read(&mut socket, 4).await, "ping");
-        socket.write_all(b"pong").await.unwrap();
-        assert_eq!(socket.read(&mut [0; 16]).await.unwrap(), 0);
-    };
-    let user = async {
-        send.data("ping").await;
-        while heard.recv().await.as_deref() != Some("data pong") {}
-        drop(send);
-    };
-    let client = async {
-        let mut sink = Client {
-            tells: Some(tells),
-            ..Client::default()
-        };
-        let upgraded = rig.upgraded().await;
-        let mut timer = Timer::default();
-        let carried = upgraded.carry(&mut body, &mut sink, LIMITS.idle, &mut timer).await;
-        (carried, sink.told)
-    };
-    let ((), (), (carried, told)) = tokio::join!(target, user, client);
-    assert_eq!((carried.received, carried.sent), (4, 9));
-    assert_eq!(told, ["data early", "data pong", "finish"]);
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_websocket_on_which_nothing_passes_is_closed() {
     let rig = Rig::start().await;
@@ -753,12 +719,8 @@ async fn a_websocket_on_which_nothing_passes_is_closed() {
         assert_eq!(socket.read(&mut [0; 16]).await.unwrap(), 0);
     };
     let client = async {
-        let (_send, mut body) = Body::streamed(Length::Unknown);
-        let mut timer = Timer::default();
-        let upgraded = rig.upgraded().await;
-        upgraded
-            .carry(&mut body, &mut Client::default(), LIMITS.idle, &mut timer)
-            .await
+        let (mut near, _far) = tokio::io::duplex(1024);
+        rig.upgraded().await.join(&mut near, LIMITS.idle).await
     };
     let ((), carried) = tokio::join!(target, client);
     assert_eq!(carried.reason, crate::fault::CloseReason::Idle);

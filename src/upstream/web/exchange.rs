@@ -10,6 +10,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use http::{HeaderMap, Request};
 use parking_lot::Mutex;
+use tokio_util::either::Either;
 
 use super::shared::Shared;
 use crate::upstream::connect::Io;
@@ -243,10 +244,14 @@ impl Exchange {
     }
 
     /// The stream after `101`, and what the target sent behind that; `None` if there was no `101`.
-    pub fn upgrade(self) -> Option<(Io, Bytes)> {
+    pub fn upgrade(self) -> Option<(Either<Io, h2::Stream>, Bytes)> {
         match self.wire {
-            Wire::Http1(exchange) => Some(exchange.upgrade()),
-            Wire::Http2(_) | Wire::Gone => None,
+            Wire::Http1(exchange) => {
+                let (io, early) = exchange.upgrade();
+                Some((Either::Left(io), early))
+            }
+            Wire::Http2(exchange) => Some((Either::Right(exchange.upgrade()?), Bytes::new())),
+            Wire::Gone => None,
         }
     }
 }

@@ -142,21 +142,103 @@ async fn a_request_that_a_going_server_did_not_take_was_not_sent() {
 }
 
 #[tokio::test]
-async fn a_websocket_goes_over_http1_even_where_http2_is_spoken() {
+async fn a_websocket_goes_over_http1_to_a_target_that_takes_none_over_http2() {
     let (listener, address) = listener().await;
     let way = way(&http2());
-    let wanted = Wanted {
-        upgrade: true,
-        ..Wanted::default()
-    };
+    let given_up = tokio::sync::Notify::new();
     let server = async {
-        let mut socket = accepted(&listener).await;
-        assert!(read_head(&mut socket).await.starts_with("GET / HTTP/1.1\r\n"));
-        socket.write_all(OK).await.unwrap();
+        let socket = accepted(&listener).await;
+        given_up.notified().await;
+        let mut connection = ::h2::server::handshake(socket).await.unwrap();
+        let over_http1 = async {
+            let mut socket = accepted(&listener).await;
+            assert!(read_head(&mut socket).await.starts_with("GET / HTTP/1.1\r\n"));
+            socket.write_all(OK).await.unwrap();
+        };
+        tokio::join!(over_http1, async { while connection.accept().await.is_some() {} });
     };
-    let client = async { fetched(way.lease(address, wanted).await.unwrap()).await };
+    let client = async {
+        // Whoever does not wait for what the target says of itself does not keep it from the next one.
+        let impatient = timeout(Duration::from_millis(100), way.lease(address, WEBSOCKET));
+        assert!(impatient.await.is_err());
+        given_up.notify_one();
+        fetched(way.lease(address, WEBSOCKET).await.unwrap()).await;
+        way.lanes.clear(Shared::clear);
+    };
     tokio::join!(server, client);
 }
+
+#[tokio::test]
+async fn a_websocket_is_a_stream_of_http2_where_the_target_takes_it() {
+    let (listener, address) = listener().await;
+    let way = way(&http2());
+    let server = async {
+        let socket = accepted(&listener).await;
+        let mut connection = ::h2::server::Builder::new()
+            .enable_connect_protocol()
+            .handshake::<_, Bytes>(socket)
+            .await
+            .unwrap();
+        let (mut request, mut respond) = connection.accept().await.unwrap().unwrap();
+        assert_eq!(request.method(), "CONNECT");
+        let protocol = request.extensions_mut().remove::<::h2::ext::Protocol>();
+        assert_eq!(protocol.unwrap().as_str(), "websocket");
+        assert_eq!(request.uri(), "http://shop.test/chat");
+        let fields = request.headers();
+        assert_eq!(fields["sec-websocket-version"], "13");
+        for name in ["sec-websocket-key", "upgrade", "connection"] {
+            assert!(!fields.contains_key(name), "{fields:?}");
+        }
+        let echo = async {
+            let mut out = respond.send_response(Response::new(()), false).unwrap();
+            let mut body = request.into_body();
+            while let Some(data) = body.data().await {
+                let data = data.unwrap();
+                body.flow_control().release_capacity(data.len()).unwrap();
+                out.send_data(data, false).unwrap();
+            }
+            out.send_data("bye".into(), true).unwrap();
+        };
+        tokio::join!(echo, async { while connection.accept().await.is_some() {} });
+    };
+    let client = async {
+        let asked = Request::get("/chat")
+            .header("host", "shop.test")
+            .header("connection", "Upgrade")
+            .header("upgrade", "websocket")
+            .header("sec-websocket-version", "13")
+            .header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");
+        let leased = way.lease(address, WEBSOCKET).await.unwrap();
+        let mut exchange = leased.ask(&asked.body(()).unwrap(), Length::NONE).unwrap();
+        exchange.end(None);
+        poll_fn(|cx| exchange.poll_sent(cx)).await.unwrap();
+        let head = poll_fn(|cx| exchange.poll_head(cx)).await.unwrap().response;
+        assert_eq!(head.status(), 101);
+        assert_eq!(head.headers()["sec-websocket-accept"], "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+        let (mut io, early) = exchange.upgrade().unwrap();
+        assert!(early.is_empty());
+        // More than a window of it.
+        let sent = vec![7; 1 << 20];
+        let (mut reader, mut writer) = tokio::io::split(&mut io);
+        let write = async {
+            writer.write_all(&sent).await.unwrap();
+            writer.shutdown().await.unwrap();
+        };
+        let mut all = Vec::new();
+        let (_, read) = tokio::join!(write, reader.read_to_end(&mut all));
+        read.unwrap();
+        assert!(all.strip_suffix(b"bye").is_some_and(|echoed| echoed == sent));
+        drop(io);
+        way.lanes.clear(Shared::clear);
+    };
+    tokio::join!(server, client);
+}
+
+const WEBSOCKET: Wanted<'_> = Wanted {
+    host: "",
+    upgrade: true,
+    own: None,
+};
 
 #[tokio::test]
 async fn connections_outlive_a_change_that_does_not_concern_them() {

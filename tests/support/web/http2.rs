@@ -108,6 +108,12 @@ impl Http2 {
 
     /// Asks for a WebSocket (RFC 8441): the status, and the stream if it is 200.
     pub fn open(&mut self, host: &str, target: &str) -> (u16, Option<Duplex<'_>>) {
+        let (answer, duplex) = self.open_answered(host, target);
+        (answer.status, duplex)
+    }
+
+    /// The same with the head of the answer.
+    pub fn open_answered(&mut self, host: &str, target: &str) -> (Answer, Option<Duplex<'_>>) {
         let opening = async {
             let mut send = self.send.clone().ready().await.unwrap();
             let offered = async {
@@ -133,14 +139,19 @@ impl Http2 {
         };
         let within = async { timeout(PATIENCE, opening).await };
         let (answer, out) = self.runtime.block_on(within).expect("an answer in time");
-        let status = answer.status().as_u16();
-        let incoming = answer.into_body();
+        let (head, incoming) = answer.into_parts();
+        let answer = Answer {
+            status: head.status.as_u16(),
+            head: listed(&head.headers),
+            ..Answer::default()
+        };
         let duplex = Duplex {
             runtime: &self.runtime,
             out,
             incoming,
         };
-        (status, (status == 200).then_some(duplex))
+        let is_open = answer.status == 200;
+        (answer, is_open.then_some(duplex))
     }
 }
 
@@ -153,7 +164,12 @@ pub struct Duplex<'a> {
 
 impl Duplex<'_> {
     pub fn send(&mut self, bytes: &[u8]) {
-        self.out.send_data(Bytes::copy_from_slice(bytes), false).unwrap();
+        assert!(self.try_send(bytes), "the stream is open");
+    }
+
+    /// The same; whether the stream is open.
+    pub fn try_send(&mut self, bytes: &[u8]) -> bool {
+        self.out.send_data(Bytes::copy_from_slice(bytes), false).is_ok()
     }
 
     pub fn finish(&mut self) {

@@ -35,6 +35,21 @@ pub struct Inside {
 impl Inside {
     /// Answers each request, once it is there whole.
     pub fn new(answer: impl Fn(&Called) -> Said + Send + Sync + 'static) -> Self {
+        Self::start(h2::server::Builder::new(), answer)
+    }
+
+    /// Takes WebSockets (RFC 8441), and sends back what comes on them; answers other requests with their path.
+    pub fn echo() -> Self {
+        let mut builder = h2::server::Builder::new();
+        builder.enable_connect_protocol();
+        Self::start(builder, |called| Said {
+            head: Response::new(()),
+            body: vec![called.head.uri().path().to_owned().into()],
+            trailers: None,
+        })
+    }
+
+    fn start(builder: h2::server::Builder, answer: impl Fn(&Called) -> Said + Send + Sync + 'static) -> Self {
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -49,8 +64,9 @@ impl Inside {
             let mut connection = 0;
             while let Ok((io, _)) = listener.accept().await {
                 let (kept, answer, own) = (kept.clone(), answer.clone(), handle.clone());
+                let greeted = builder.handshake(io);
                 handle.spawn(async move {
-                    let Ok(mut accepted) = h2::server::handshake(io).await else {
+                    let Ok(mut accepted) = greeted.await else {
                         return;
                     };
                     while let Some(Ok((request, respond))) = accepted.accept().await {
@@ -99,6 +115,10 @@ async fn serve(
         body: Vec::new(),
         trailers: None,
     };
+    if called.head.method() == "CONNECT" {
+        kept.lock().push(called);
+        return send_back(body, respond).await;
+    }
     while let Some(Ok(data)) = body.data().await {
         let _ = body.flow_control().release_capacity(data.len());
         called.body.extend_from_slice(&data);
@@ -120,4 +140,17 @@ async fn serve(
     if let Some(trailers) = said.trailers {
         let _ = out.send_trailers(trailers);
     }
+}
+
+/// Agrees, and sends back what comes to its end.
+async fn send_back(mut body: RecvStream, mut respond: h2::server::SendResponse<Bytes>) {
+    let head = Response::builder().header("sec-websocket-protocol", "chat");
+    let Ok(mut out) = respond.send_response(head.body(()).unwrap(), false) else {
+        return;
+    };
+    while let Some(Ok(data)) = body.data().await {
+        let _ = body.flow_control().release_capacity(data.len());
+        let _ = out.send_data(data, false);
+    }
+    let _ = out.send_data(Bytes::new(), true);
 }

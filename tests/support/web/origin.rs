@@ -340,6 +340,11 @@ impl Exchange<'_> {
         self.seen().target().to_owned()
     }
 
+    /// The application's own address.
+    pub fn address(&self) -> SocketAddr {
+        self.connection.tcp.local_addr().unwrap()
+    }
+
     /// Reads the body; again, it is the same.
     pub fn body(&mut self) -> Vec<u8> {
         if !self.is_read {
