@@ -169,9 +169,9 @@ fn act<'r>(rule: &'r Rule, path: &str) -> (Option<usize>, &'r Action) {
 /// A host for each of a rule's.
 fn hosts_of(rule: &Rule) -> impl Iterator<Item = HostPattern> {
     let any = rule.hosts.is_empty().then_some("any-host.example");
-    let named = rule.hosts.iter().map(HostPattern::as_str);
+    let named = rule.hosts.iter().map(HostPattern::to_string);
     named
-        .chain(any)
+        .chain(any.map(str::to_owned))
         .filter_map(|host| host.replace(['*', '?'], "x").parse().ok())
 }
 

@@ -20,7 +20,7 @@ pub(in crate::config) struct Rule {
     #[schemars(length(min = 1), extend("uniqueItems" = true), example = ["public"])]
     pub listeners: Option<Vec<String>>,
     /// Hosts that it is for, without port: names, or patterns in which "*" stands for any characters, dots among them,
-    /// and "?" for one. Left out: any host.
+    /// and "?" for one; or addresses, of IPv6 in brackets. Left out: any host.
     #[schemars(length(min = 1), extend("uniqueItems" = true), example = ["shop.example.com", "*.shop.example.com"])]
     pub hosts: Option<Vec<HostPattern>>,
     /// Of several rules for a host the one with the lowest number holds, whatever else they say. No two have the same.
