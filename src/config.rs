@@ -125,6 +125,16 @@ pub struct Listener {
     pub udp: bool,
     /// Where the first request of a session that asks for one name is sent on to.
     pub host_redirects: BTreeMap<Authority, Authority>,
+    /// Port under which clients find it; `None` is that of the first address.
+    pub external_port: Option<u16>,
+}
+
+impl Listener {
+    /// The port under which clients find it; `None` if the system chooses it.
+    pub fn port(&self) -> Option<u16> {
+        let bound = || self.bind.first().map(SocketAddr::port);
+        self.external_port.or_else(bound).filter(|port| *port != 0)
+    }
 }
 
 /// What a listener speaks.

@@ -196,6 +196,10 @@ pub(super) struct Listener {
     #[serde(default)]
     #[schemars(extend("propertyNames" = { "format": "authority" }))]
     pub host_redirects: Named<Authority>,
+    /// Port to which redirects to this listener send clients, where something before it maps ports. Left out: that of
+    /// the first address.
+    #[schemars(range(min = 1, max = 65535), example = 443)]
+    pub external_port: Option<u16>,
 }
 
 /// What a listener speaks.

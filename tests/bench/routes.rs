@@ -183,6 +183,7 @@ fn listener() -> Listener {
         certificates: Vec::new(),
         udp: false,
         host_redirects: BTreeMap::new(),
+        external_port: None,
     }
 }
 

@@ -58,7 +58,8 @@ impl<'a> Doors<'a> {
         let mut by_port: BTreeMap<_, Option<&str>> = BTreeMap::new();
         for (name, listener) in listeners {
             let has_tls = listener.protocol == ListenerProtocol::Https;
-            let ports: BTreeSet<u16> = listener.bind.iter().map(|address| address.port()).collect();
+            let bound = listener.bind.iter().map(|address| address.port());
+            let ports: BTreeSet<u16> = bound.chain(listener.external_port).collect();
             for port in ports {
                 by_port
                     .entry((has_tls, port))

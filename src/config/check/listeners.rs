@@ -148,6 +148,7 @@ impl Check<'_> {
             certificates,
             udp,
             host_redirects,
+            external_port: listener.external_port,
         })
     }
 

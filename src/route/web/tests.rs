@@ -15,6 +15,7 @@ fn listener(session_gateway: bool) -> Listener {
         certificates: Vec::new(),
         udp: false,
         host_redirects: BTreeMap::new(),
+        external_port: None,
     }
 }
 
