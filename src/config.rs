@@ -12,6 +12,7 @@ use std::net::{SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use http::StatusCode;
 use ipnet::IpNet;
 
 pub mod environment;
@@ -127,6 +128,8 @@ pub struct Listener {
     pub host_redirects: BTreeMap<Authority, Authority>,
     /// Port under which clients find it; `None` is that of the first address.
     pub external_port: Option<u16>,
+    /// Pages for errors that the gateway makes, where a rule has none of its own.
+    pub error_pages: BTreeMap<StatusCode, PathBuf>,
 }
 
 impl Listener {

@@ -4,7 +4,7 @@
 //! configurations. [`Publisher::serve`] takes one request from its rule to its line in the access log; the parts that it
 //! is made of are pure, each in a module of its own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -90,7 +90,12 @@ impl Publisher {
         };
         let mut grounds = Vec::with_capacity(table.sites().len());
         for site in table.sites() {
-            grounds.push(Grounds::new(site, web, &backends, &pages).map_err(PublishFault::Page)?);
+            grounds.push(Grounds::new(site, web, &backends).map_err(PublishFault::Page)?);
+        }
+        let mut pages_by_listener = HashMap::new();
+        for (name, listener) in config.listeners.iter().filter(|(_, it)| !it.error_pages.is_empty()) {
+            let own = ErrorPages::read(&listener.error_pages).map_err(PublishFault::Page)?;
+            pages_by_listener.insert(name.as_str().into(), own.over(&pages));
         }
         Ok(Published {
             table,
@@ -98,6 +103,7 @@ impl Publisher {
             backends,
             cookies: Arc::new(Cookies::new(web, key)),
             pages,
+            pages_by_listener,
             trusted: Networks::new(&web.forwarded.trusted),
             listeners: config.listeners.clone(),
             web: web.clone(),
@@ -142,8 +148,10 @@ pub struct Published {
     grounds: Vec<Grounds>,
     backends: Arc<Backends>,
     cookies: Arc<Cookies>,
-    /// For requests that no rule is for.
+    /// Where neither the rule nor the listener has any.
     pages: ErrorPages,
+    /// Of the listeners that have their own, with the general ones behind them.
+    pages_by_listener: HashMap<Box<str>, ErrorPages>,
     trusted: Networks,
     listeners: BTreeMap<String, Listener>,
     web: Web,
@@ -153,6 +161,11 @@ impl Published {
     /// Whose a request is: see [`Table::owner`].
     pub fn owner(&self, listener: &str, host: &Authority, path: &str) -> Owner<'_> {
         self.table.owner(listener, &host.host, path)
+    }
+
+    /// The pages for requests that came to that listener.
+    fn pages(&self, listener: &str) -> &ErrorPages {
+        self.pages_by_listener.get(listener).unwrap_or(&self.pages)
     }
 
     /// Whether nothing is published.

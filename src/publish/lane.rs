@@ -19,6 +19,7 @@ use crate::upstream::{Derive, TargetId};
 #[derive(Debug)]
 pub(super) struct Grounds {
     pub(super) guard: Guard,
+    /// The rule's own.
     pub(super) pages: ErrorPages,
     /// The way to the service that is asked whether a request may go on.
     pub(super) service: Option<Arc<Lane>>,
@@ -28,7 +29,7 @@ pub(super) struct Grounds {
 
 impl Grounds {
     /// Prepares a site. Blocks on the file system.
-    pub(super) fn new(site: &Site, web: &Web, backends: &Backends, pages: &ErrorPages) -> Result<Self, UnreadablePage> {
+    pub(super) fn new(site: &Site, web: &Web, backends: &Backends) -> Result<Self, UnreadablePage> {
         let rule = &site.rule;
         // Thousands of paths of a rule lead to a few pools.
         let mut made: HashMap<Forward, Arc<Lane>> = HashMap::new();
@@ -44,7 +45,7 @@ impl Grounds {
         Ok(Self {
             lanes: lanes.collect(),
             guard: Guard::compile(&site.name, &rule.guard),
-            pages: ErrorPages::read(&rule.error_pages)?.over(pages),
+            pages: ErrorPages::read(&rule.error_pages)?,
             service: rule.guard.authentication.as_ref().map(|service| lane(&way_of(service))),
         })
     }

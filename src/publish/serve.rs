@@ -197,7 +197,9 @@ impl Publisher {
                 Ended::BrokeOff(CloseReason::ClientClosed)
             }
             Err(stopped) => {
-                let ended = self.turn_away(&grounds.pages, stopped, &mut sink, &mut record).await;
+                let own = Some(&grounds.pages).filter(|pages| pages.has(stopped.fault.status()));
+                let pages = own.unwrap_or_else(|| published.pages(&arrival.facts.listener));
+                let ended = self.turn_away(pages, stopped, &mut sink, &mut record).await;
                 record.write(&self.access_log);
                 ended
             }
@@ -214,9 +216,8 @@ impl Publisher {
         arrival: Arrival<'_>,
     ) -> Ended {
         let mut record = Record::new(request, &arrival);
-        let ended = self
-            .turn_away(&published.pages, fault.into(), &mut sink, &mut record)
-            .await;
+        let pages = published.pages(&arrival.facts.listener);
+        let ended = self.turn_away(pages, fault.into(), &mut sink, &mut record).await;
         record.write(&self.access_log);
         ended
     }

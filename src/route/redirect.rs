@@ -86,6 +86,7 @@ mod tests {
             udp: false,
             host_redirects: BTreeMap::new(),
             external_port,
+            error_pages: BTreeMap::new(),
         };
         [
             ("main", ListenerProtocol::Https, "0.0.0.0:443 [::]:443", None),

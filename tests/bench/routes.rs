@@ -184,6 +184,7 @@ fn listener() -> Listener {
         udp: false,
         host_redirects: BTreeMap::new(),
         external_port: None,
+        error_pages: BTreeMap::new(),
     }
 }
 

@@ -289,6 +289,39 @@ fn pages_of_ones_own_stand_in_for_errors_of_the_gateway_and_of_nobody_else() {
 }
 
 #[test]
+fn pages_of_a_listener_stand_behind_those_of_a_rule_and_before_the_general_ones() {
+    let shop = Shop::of(&Origin::named("shop")).plain();
+    let gateway = shop.start();
+    for name in ["all-404", "all-502", "all-400", "public-404", "public-502", "rule-502"] {
+        fs::write(gateway.folder().join(name), format!("<p>{name}")).unwrap();
+    }
+    shop.setup(|setup| setup.listener("session_gateway = false\nerror_pages = { 404 = \"public-404\", 502 = \"public-502\" }\n"))
+        .table(
+            "[error_pages]\n400 = \"all-400\"\n404 = \"all-404\"\n502 = \"all-502\"\n[pool.none]\ntargets = []\n\
+             [rule.bare]\nhosts = [\"bare.test\"]\npriority = 30\npool = \"none\"\n\
+             [rule.own]\nhosts = [\"own.test\"]\npriority = 40\npool = \"none\"\nerror_pages = { 502 = \"rule-502\" }",
+        )
+        .apply(&gateway);
+    let unsafe_path = Ask::get("own.test", "/..%2f");
+    for http in Http::BOTH {
+        let mut browser = http.connect(&gateway);
+        for (ask, expected) in [
+            (Ask::get("unknown.test", "/"), "<p>public-404"),
+            (Ask::get("bare.test", "/"), "<p>public-502"),
+            (Ask::get("own.test", "/"), "<p>rule-502"),
+            (unsafe_path.clone(), "<p>all-400"),
+        ] {
+            assert_eq!(browser.ask(&ask).text(), expected, "{http:?} {ask:?}");
+        }
+    }
+    let mut stream = crate::rig::browser::plain(crate::rig::second_address(&gateway));
+    for (host, expected) in [("unknown.test", "<p>all-404"), ("bare.test", "<p>all-502"), ("own.test", "<p>rule-502")] {
+        stream.write_all(&Ask::get(host, "/").bytes()).unwrap();
+        assert_eq!(read(&mut stream).text(), expected, "{host}");
+    }
+}
+
+#[test]
 fn an_error_leaves_the_connection_as_good_as_before() {
     let origin = Origin::named("shop");
     let gateway = Shop::of(&origin)

@@ -149,6 +149,7 @@ impl Check<'_> {
             udp,
             host_redirects,
             external_port: listener.external_port,
+            error_pages: self.error_pages(listener.error_pages, &path.key("error_pages")),
         })
     }
 

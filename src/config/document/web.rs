@@ -59,7 +59,8 @@ pub(in crate::config) struct Rule {
     /// Fields of answers, after rewriting.
     #[serde(default)]
     pub response_headers: AnswerFields,
-    /// Pages for errors that the gateway makes, by status; HTML files below 1 MB. They stand before the general ones.
+    /// Pages for errors that the gateway makes, by status; HTML files below 1 MB. They stand before those of the listener
+    /// and the general ones.
     #[serde(default)]
     #[schemars(extend("propertyNames" = { "format": "error-status" }))]
     pub error_pages: Named<PathBuf>,

@@ -16,6 +16,7 @@ fn listener(session_gateway: bool) -> Listener {
         udp: false,
         host_redirects: BTreeMap::new(),
         external_port: None,
+        error_pages: BTreeMap::new(),
     }
 }
 
