@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HOST, LOCATION, TE};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, LOCATION, TE};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, Version};
 use tokio::time::timeout;
@@ -295,6 +295,10 @@ impl<'a> One<'a> {
         let (mut head, ()) = request.into_parts();
         if head.method == Method::TRACE || head.method == Method::CONNECT {
             return Err(WebFault::InvalidMethod.into());
+        }
+        // Of two proofs one program would take the first and the next one the last.
+        if head.headers.get_all(AUTHORIZATION).iter().nth(1).is_some() {
+            return Err(WebFault::InvalidRequest.into());
         }
         let target = head.uri.path_and_query().cloned().ok_or(WebFault::InvalidRequest)?;
         let normal = Normal::of(&target).map_err(|_| WebFault::UnsafePath)?;
