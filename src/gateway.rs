@@ -114,6 +114,8 @@ pub struct Door {
 enum Arrived {
     Secured(Secured),
     Plain(Accepted),
+    /// It speaks HTTP where TLS is spoken, on a node that publishes applications.
+    Lost(Accepted),
 }
 
 /// Everything that connections share.
@@ -174,6 +176,10 @@ impl Gateway {
                 let (io, facts, permit) = accepted.into_parts();
                 return Box::pin(self.converse(io, (facts, None, permit), plan)).await;
             }
+            Ok((Arrived::Lost(accepted), plan)) => {
+                let (io, facts, permit) = accepted.into_parts();
+                return Box::pin(self.set_right(io, (facts, permit), plan)).await;
+            }
             Err(reason) => reason,
         };
         self.grants.watch().counters().closed(reason);
@@ -193,8 +199,11 @@ impl Gateway {
         // A listener that a reload has just taken away: its last connections find nobody.
         let door = plan.doors.get(&address).ok_or(CloseReason::Drained)?;
         let arrived = async {
-            let accepted = incoming.accept(&door.balancers).await?;
+            let mut accepted = incoming.accept(&door.balancers).await?;
             match &door.tls {
+                Some(_) if !plan.web.is_empty() && secure::is_plain_http(&mut accepted).await => {
+                    Ok(Arrived::Lost(accepted))
+                }
                 Some(tls) => secure::handshake(accepted, tls.clone()).await.map(Arrived::Secured),
                 None => Ok(Arrived::Plain(accepted)),
             }

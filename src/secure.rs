@@ -123,6 +123,13 @@ impl fmt::Display for TlsFacts {
     }
 }
 
+/// Whether the client begins to speak HTTP where TLS is spoken. Waits for its first bytes as [`handshake`] does, and takes
+/// none.
+pub async fn is_plain_http(accepted: &mut Accepted) -> bool {
+    let first = accepted.io_mut().peek(FIRST_READ).await;
+    first.is_ok_and(|bytes| Opening::of(bytes) == Opening::Http)
+}
+
 /// Agrees TLS with the client.
 ///
 /// Plain HTTP is answered with a short text that says to use HTTPS, everything else that is not TLS with an alert.

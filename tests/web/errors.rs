@@ -213,6 +213,41 @@ fn a_version_that_is_not_spoken_is_refused() {
 }
 
 #[test]
+fn whoever_speaks_http_to_a_port_of_tls_is_told_so_on_a_page() {
+    let origin = Origin::named("shop");
+    let shop = Shop::of(&origin);
+    let gateway = shop.start();
+    let asked = |bytes: &[u8]| {
+        let mut stream = crate::rig::browser::plain(gateway.address);
+        stream.write_all(bytes).unwrap();
+        let answer = read(&mut stream);
+        assert!(raw::is_closed(&mut stream));
+        answer
+    };
+    let mut stream = crate::rig::browser::plain(gateway.address);
+    stream.write_all(&Ask::new("HEAD", "shop.test", "/").bytes()).unwrap();
+    assert_eq!(read_head(&mut stream).status, 400);
+    assert!(raw::is_closed(&mut stream), "no body comes behind it");
+    for ask in [Ask::get("shop.test", "/get?x=1"), Ask::post("shop.test", "/post", "a body"), Ask::get("no.test", "/other")] {
+        let answer = asked(&ask.bytes());
+        assert_eq!((answer.status, answer.field("connection")), (400, "close"), "{ask:?}");
+        assert!(answer.field("content-type").starts_with("text/html"), "{ask:?}");
+        assert!(answer.text().contains("https://"), "{}", answer.text());
+        let line = access_line_of(&gateway, &ask.target);
+        assert_eq!(line["error_info"], "http_to_https_port", "{line}");
+        assert_eq!((&line["original_host"], &line["ssl_enabled"]), (&ask.host.as_str().into(), &"off".into()));
+    }
+    let answer = asked(b"hello there\r\n\r\n");
+    assert_eq!(answer.status, 400);
+    assert!(answer.text().contains("https://"), "{}", answer.text());
+    // The page may be one's own.
+    fs::write(gateway.folder().join("page"), "<p>own").unwrap();
+    shop.table("[error_pages]\n400 = \"page\"").apply(&gateway);
+    assert_eq!(asked(&Ask::get("shop.test", "/").bytes()).text(), "<p>own");
+    assert!(origin.seen().is_empty());
+}
+
+#[test]
 fn a_client_that_goes_away_is_told_to_nobody_and_leaves_nothing_running() {
     let (gone, closed) = std::sync::mpsc::sync_channel(1);
     let origin = Origin::new(move |exchange| {
