@@ -275,6 +275,8 @@ struct One<'a> {
 struct Directed<'a> {
     lane: &'a Arc<Lane>,
     target: PathAndQuery,
+    /// The part of the client's path that an override stands in for; `None` if rewriting made another path before.
+    literal: Option<&'a str>,
     /// The sets that were applied to it, with what each has to know for the answer.
     kept: Vec<(Arc<Set>, Kept)>,
 }
@@ -360,7 +362,7 @@ impl<'a> One<'a> {
         record: &Record,
     ) -> Result<Direction<'a>, Stopped> {
         let mut rounds = Rounds::default();
-        let mut kept = Vec::new();
+        let (mut kept, mut is_moved) = (Vec::new(), false);
         let original = head.uri.path_and_query().map_or("/", PathAndQuery::as_str).to_owned();
         loop {
             let matched = self.site.act(normal.path());
@@ -393,7 +395,9 @@ impl<'a> One<'a> {
                 let url = rewritten.url(before);
                 kept.push((set.clone(), rewritten.kept));
                 if let Some(url) = url {
-                    normal = Normal::parse(&url).map_err(|_| WebFault::UnsafePath)?;
+                    let rewritten = Normal::parse(&url).map_err(|_| WebFault::UnsafePath)?;
+                    is_moved |= rewritten.path() != normal.path();
+                    normal = rewritten;
                 }
                 if rewritten.reevaluate {
                     rounds.take()?;
@@ -407,7 +411,12 @@ impl<'a> One<'a> {
                 }
                 None => normal.path_and_query().clone(),
             };
-            return Ok(Direction::Forward(Directed { lane, target, kept }));
+            return Ok(Direction::Forward(Directed {
+                lane,
+                target,
+                literal: (!is_moved).then_some(matched.literal),
+                kept,
+            }));
         }
     }
 

@@ -44,6 +44,7 @@ impl One<'_> {
                 port: lease.address().port(),
                 names: &[lease.host(), &address],
                 asked: asked.unwrap_or_default(),
+                path: directed.literal.zip(settings.path_override.as_deref()),
             };
             hide(
                 fields,
