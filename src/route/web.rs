@@ -50,7 +50,8 @@ impl Table {
 
     /// The rule for a host (lower case, without port and without a dot at the end) on a listener: of those for it, the
     /// one with the lowest priority number.
-    pub fn site(&self, listener: &str, host: &str) -> Option<&Arc<Site>> {
+    #[cfg(test)]
+    fn site(&self, listener: &str, host: &str) -> Option<&Arc<Site>> {
         let (site, _) = self.found(self.entrances.get(listener)?, host)?;
         Some(site)
     }

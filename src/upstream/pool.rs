@@ -30,7 +30,9 @@ mod view;
 use due::Due;
 use ejection::{Ejections, may_eject};
 pub use lease::{Lease, Outcome};
-pub use roster::{Derive, DeriveNothing, Roster, TargetId};
+#[cfg(test)]
+pub(crate) use roster::DeriveNothing;
+pub use roster::{Derive, Roster, TargetId};
 pub use standing::Condition;
 use standing::Standing;
 pub use view::{PoolView, TargetView};
