@@ -197,6 +197,7 @@ impl Node {
             }
         }
         self.gateway.end_all(CloseReason::Drained);
+        self.gateway.plan().web.close();
     }
 
     /// Ends the node: what is still open has a moment for its last words, then it is cut.

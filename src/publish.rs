@@ -173,6 +173,11 @@ impl Published {
         self.grounds.is_empty()
     }
 
+    /// Closes all connections to targets that wait, at the end of the node. Requests that run go on.
+    pub fn close(&self) {
+        self.backends.close();
+    }
+
     /// Closes connections to targets that nobody needs. To be called every few seconds.
     pub fn sweep(&self, now: Instant) {
         self.backends.sweep(now);
