@@ -19,11 +19,12 @@ use crate::config::web::Web;
 use crate::config::{Config, Listener};
 use crate::inspect::guard::{Networks, Rates};
 use crate::observe::access::{AccessLog, AccessLogFault};
+use crate::observe::traffic::Traffic;
 use crate::route::web::{Owner, Table};
 use crate::types::Authority;
 use crate::upstream::probe::{Reach, Reached, TlsFacts, Unreached, Way};
 use crate::upstream::web::{BackendFault, Backends};
-use crate::upstream::{Fittings, Home, Pools, PoolsView};
+use crate::upstream::{Census, Fittings, Home, Pools, PoolsView};
 
 pub mod affinity;
 pub mod authentication;
@@ -52,6 +53,7 @@ pub struct Publisher {
     pools: Pools,
     rates: Rates,
     access_log: AccessLog,
+    traffic: Traffic,
     /// For affinity without a key of the configuration.
     drawn_key: Arc<AffinityKey>,
     tasks: TaskTracker,
@@ -68,6 +70,7 @@ impl Publisher {
             pools: Pools::new(home, seed),
             rates: Rates::default(),
             access_log: AccessLog::start(&config.web.access_log, config.node.name.as_str())?,
+            traffic: Traffic::default(),
             drawn_key: Arc::new(AffinityKey::new(None)),
         })
     }
@@ -90,7 +93,7 @@ impl Publisher {
         };
         let mut grounds = Vec::with_capacity(table.sites().len());
         for site in table.sites() {
-            grounds.push(Grounds::new(site, web, &backends).map_err(PublishFault::Page)?);
+            grounds.push(Grounds::new(site, web, &backends, &self.traffic).map_err(PublishFault::Page)?);
         }
         let mut pages_by_listener = HashMap::new();
         for (name, listener) in config.listeners.iter().filter(|(_, it)| !it.error_pages.is_empty()) {
@@ -132,6 +135,22 @@ impl Publisher {
     /// Drains what is no longer published; to be called once no new request follows what was in force.
     pub fn retire(&self, now: Instant) {
         self.pools.retire(now);
+        self.traffic.forget();
+    }
+
+    /// The counts of requests.
+    pub fn traffic(&self) -> &Traffic {
+        &self.traffic
+    }
+
+    /// The access log.
+    pub fn access_log(&self) -> &AccessLog {
+        &self.access_log
+    }
+
+    /// How many targets each pool has in which condition.
+    pub fn census(&self, now: Instant) -> Vec<Census> {
+        self.pools.census(now)
     }
 
     /// How the pools stand.

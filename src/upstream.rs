@@ -26,7 +26,7 @@ pub mod web;
 pub use agent::{AgentFault, Agents, Upstream};
 #[cfg(test)]
 pub(crate) use pool::DeriveNothing;
-pub use pool::{Condition, Derive, Lease, Outcome, Pool, PoolView, Roster, TargetId, TargetView};
+pub use pool::{Census, Condition, Derive, Lease, Outcome, Pool, PoolView, Roster, TargetId, TargetView};
 pub use pools::{Fittings, Home, Pools, PoolsView};
 pub use probe::{ProbeFault, ProbeResult};
 pub use resolve::{DnsFault, NameView};

@@ -8,19 +8,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, LOCATION, TE};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, LOCATION, TE};
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, Version};
+use http::{HeaderValue, Method, Request, Response, Uri, Version};
 use tokio::time::timeout;
 
 mod answer;
 mod authenticate;
+mod reach;
 
 use super::affinity::Affinity;
 use super::forward::{self, Relayed, Unforwarded, Upgraded};
 use super::headers::{self, Asked, Prepared};
 use super::lane::{Grounds, Lane};
-use super::path::{host_of, overridden};
+use super::path::overridden;
 use super::record::Record;
 use super::rewrite::{Facts, Kept, Rounds, Set, Url};
 use super::{Published, Publisher};
@@ -30,12 +31,13 @@ use crate::fault::{CloseReason, WebFault};
 use crate::inspect::guard::{Denied, client_of};
 use crate::listen;
 use crate::observe::access::Served;
+use crate::observe::traffic::Requests;
 use crate::route::path::Normal;
 use crate::route::redirect;
 use crate::route::web::Site;
 use crate::secure::TlsFacts;
 use crate::types::Authority;
-use crate::upstream::web::{Leased, Own, Wanted};
+use crate::upstream::web::Own;
 use crate::upstream::{Lease, Outcome, Pool, TargetId};
 use crate::wire::timer::Timer;
 use crate::wire::{Gone, Length, Sink, Source};
@@ -71,6 +73,7 @@ pub struct Departed {
     idle: Duration,
     lease: Lease,
     record: Record,
+    requests: Arc<Requests>,
     publisher: Arc<Publisher>,
 }
 
@@ -85,6 +88,7 @@ impl Departed {
             idle,
             lease,
             mut record,
+            requests,
             publisher,
             ..
         } = self;
@@ -96,7 +100,7 @@ impl Departed {
             }
             () = cut.cancelled() => CloseReason::Drained,
         };
-        record.write(&publisher.access_log);
+        publisher.note(&record, &requests);
         reason
     }
 }
@@ -173,7 +177,7 @@ impl Publisher {
                 if relayed.fault == Some(WebFault::ClientClosed) {
                     record.status = WebFault::ClientClosed.status();
                 }
-                record.write(&self.access_log);
+                self.note(&record, &grounds.requests);
                 relayed
                     .fault
                     .map_or(Ended::Answered, |fault| Ended::BrokeOff(reason_of(fault)))
@@ -184,23 +188,24 @@ impl Publisher {
                 idle,
                 lease,
                 record,
+                requests: grounds.requests.clone(),
                 publisher: self.clone(),
             })),
             Ok(Came::Answered) => {
-                record.write(&self.access_log);
+                self.note(&record, &grounds.requests);
                 Ended::Answered
             }
             Ok(Came::Gone) => {
                 record.fault = Some(WebFault::ClientClosed);
                 record.status = WebFault::ClientClosed.status();
-                record.write(&self.access_log);
+                self.note(&record, &grounds.requests);
                 Ended::BrokeOff(CloseReason::ClientClosed)
             }
             Err(stopped) => {
                 let own = Some(&grounds.pages).filter(|pages| pages.has(stopped.fault.status()));
                 let pages = own.unwrap_or_else(|| published.pages(&arrival.facts.listener));
                 let ended = self.turn_away(pages, stopped, &mut sink, &mut record).await;
-                record.write(&self.access_log);
+                self.note(&record, &grounds.requests);
                 ended
             }
         }
@@ -218,8 +223,13 @@ impl Publisher {
         let mut record = Record::new(request, &arrival);
         let pages = published.pages(&arrival.facts.listener);
         let ended = self.turn_away(pages, fault.into(), &mut sink, &mut record).await;
-        record.write(&self.access_log);
+        self.note(&record, self.traffic.unruled());
         ended
+    }
+
+    /// Counts a request that has ended, and writes its line.
+    fn note(&self, record: &Record, requests: &Requests) {
+        record.end(requests, &self.traffic, &self.access_log);
     }
 
     async fn turn_away<A: Sink>(
@@ -361,8 +371,9 @@ impl<'a> One<'a> {
         prepared: &Prepared,
         record: &Record,
     ) -> Result<Direction<'a>, Stopped> {
+        let mut is_moved = false;
         let mut rounds = Rounds::default();
-        let (mut kept, mut is_moved) = (Vec::new(), false);
+        let mut kept = Vec::new();
         let original = head.uri.path_and_query().map_or("/", PathAndQuery::as_str).to_owned();
         loop {
             let matched = self.site.act(normal.path());
@@ -490,7 +501,7 @@ impl<'a> One<'a> {
                 reused: false,
             });
             let may_try_again = record.retries < settings.retries.max;
-            let mut leased = match self.lease(lane, &lease, record.asked_host.as_ref(), upgrade).await {
+            let mut leased = match self.reach(lane, &lease, record.asked_host.as_ref(), upgrade, now).await {
                 Ok(leased) => leased,
                 Err(fault) => {
                     lease.report(Outcome::Failed(fault), clock::now());
@@ -536,44 +547,6 @@ impl<'a> One<'a> {
         self.answer(answer, directed, prepared, (&lease, cookies), record)
             .relay(sink, lease)
             .await
-    }
-
-    /// Puts `Host` for the target, and says what it is. `asked` is what the client asked under, where the request is not
-    /// the client's own.
-    fn host_for(&self, lane: &Lane, lease: &Lease, fields: &mut HeaderMap, asked: Option<&str>) -> Option<HeaderValue> {
-        let is_tls = lane.way.connector().is_tls();
-        let host = lane
-            .host
-            .value(|| host_of(lease.host(), lease.address().port(), is_tls));
-        let host = host.or_else(|| asked.and_then(|asked| HeaderValue::from_str(asked).ok()));
-        if let Some(host) = host {
-            fields.insert(HOST, host);
-        }
-        fields.get(HOST).cloned()
-    }
-
-    async fn lease(
-        &self,
-        lane: &Lane,
-        lease: &Lease,
-        host: Option<&HeaderValue>,
-        upgrade: bool,
-    ) -> Result<Leased, WebFault> {
-        let host = host.and_then(|host| host.to_str().ok()).unwrap_or_default();
-        let wanted = Wanted {
-            host,
-            upgrade,
-            own: lane.way.settings().dedicated.then_some(self.arrival.own),
-        };
-        lane.way.lease(lease.address(), wanted).await.map_err(|fault| {
-            tracing::debug!(
-                pool = lane.forward.pool,
-                target = %lease.target(),
-                cause = fault.code(),
-                "target not reached: {fault}"
-            );
-            fault.web()
-        })
     }
 }
 

@@ -35,7 +35,7 @@ pub(crate) use roster::DeriveNothing;
 pub use roster::{Derive, Roster, TargetId};
 pub use standing::Condition;
 use standing::Standing;
-pub use view::{PoolView, TargetView};
+pub use view::{Census, PoolView, TargetView};
 
 /// The targets of a pool, as one backend speaks to them.
 #[derive(Debug)]

@@ -29,6 +29,7 @@ mod guard;
 mod hosts;
 mod http2;
 mod inside;
+mod metrics;
 mod names;
 mod overrides;
 mod paths;

@@ -28,6 +28,7 @@ impl One<'_> {
     ) -> Prompt<'b, B> {
         let lane = directed.lane;
         let settings = lane.way.settings();
+        lane.exchanges.first_byte(answer.first_byte);
         let https = self.arrival.tls.is_some();
         let mut head = std::mem::replace(&mut answer.head, Response::new(()));
         let status = head.status();
