@@ -143,13 +143,17 @@ struct Lost<'a> {
 impl Respond for Lost<'_> {
     async fn refuse<A: Sink>(&self, _fault: WebFault, sink: A) {
         let fault = WebFault::HttpToHttpsPort;
-        self.gateway.refuse_unread(self.plan, fault, sink, self.conversation).await;
+        self.gateway
+            .refuse_unread(self.plan, fault, sink, self.conversation)
+            .await;
     }
 
     async fn respond<B: Source, A: Sink>(&self, request: Request<()>, body: B, answer: A) -> Next {
         let fault = Publication::Fault(WebFault::HttpToHttpsPort);
         let (plan, conversation) = (self.plan, self.conversation);
-        self.gateway.publish(plan, fault, request, (body, answer), conversation).await
+        self.gateway
+            .publish(plan, fault, request, (body, answer), conversation)
+            .await
     }
 }
 

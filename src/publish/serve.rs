@@ -483,7 +483,7 @@ impl<'a> One<'a> {
         let affinity = roster.derived::<Affinity<TargetId>>();
         let stays = affinity.and_then(|affinity| affinity.target(request.headers()).cloned());
         let mut timer = Timer::default();
-        let mut tried: Vec<TargetId> = Vec::new();
+        let (mut tried, mut failed): (Vec<TargetId>, Option<WebFault>) = (Vec::new(), None);
         lane.way.budget().deposit();
         let (lease, answer) = loop {
             let now = clock::now();
@@ -491,7 +491,10 @@ impl<'a> One<'a> {
                 pool.pick(stays.as_ref(), now)
             } else {
                 pool.pick_besides(&tried, now)
-            }?;
+            };
+            // Where nobody is left to be tried, what went wrong with the last one says more.
+            let lease = lease.map_err(|fault| failed.unwrap_or(fault))?;
+            record.retries += u32::from(failed.is_some());
             record.asked_host = self.host_for(lane, &lease, request.headers_mut(), None);
             record.served = Some(Served {
                 address: lease.address(),
@@ -506,7 +509,7 @@ impl<'a> One<'a> {
                 Err(fault) => {
                     lease.report(Outcome::Failed(fault), clock::now());
                     if may_try_again && lane.way.budget().withdraw() {
-                        record.retries += 1;
+                        failed = Some(fault);
                         tried.push(lease.target().clone());
                         continue;
                     }
@@ -526,7 +529,7 @@ impl<'a> One<'a> {
                         lease.report(Outcome::Failed(fault), clock::now());
                     }
                     if again && may_try_again && lane.way.budget().withdraw() {
-                        record.retries += 1;
+                        failed = Some(fault);
                         // A connection that had waited too long says nothing of its target.
                         if !reused {
                             tried.push(lease.target().clone());

@@ -228,14 +228,21 @@ fn whoever_speaks_http_to_a_port_of_tls_is_told_so_on_a_page() {
     stream.write_all(&Ask::new("HEAD", "shop.test", "/").bytes()).unwrap();
     assert_eq!(read_head(&mut stream).status, 400);
     assert!(raw::is_closed(&mut stream), "no body comes behind it");
-    for ask in [Ask::get("shop.test", "/get?x=1"), Ask::post("shop.test", "/post", "a body"), Ask::get("no.test", "/other")] {
+    for ask in [
+        Ask::get("shop.test", "/get?x=1"),
+        Ask::post("shop.test", "/post", "a body"),
+        Ask::get("no.test", "/other"),
+    ] {
         let answer = asked(&ask.bytes());
         assert_eq!((answer.status, answer.field("connection")), (400, "close"), "{ask:?}");
         assert!(answer.field("content-type").starts_with("text/html"), "{ask:?}");
         assert!(answer.text().contains("https://"), "{}", answer.text());
         let line = access_line_of(&gateway, &ask.target);
         assert_eq!(line["error_info"], "http_to_https_port", "{line}");
-        assert_eq!((&line["original_host"], &line["ssl_enabled"]), (&ask.host.as_str().into(), &"off".into()));
+        assert_eq!(
+            (&line["original_host"], &line["ssl_enabled"]),
+            (&ask.host.as_str().into(), &"off".into())
+        );
     }
     let answer = asked(b"hello there\r\n\r\n");
     assert_eq!(answer.status, 400);
@@ -330,13 +337,15 @@ fn pages_of_a_listener_stand_behind_those_of_a_rule_and_before_the_general_ones(
     for name in ["all-404", "all-502", "all-400", "public-404", "public-502", "rule-502"] {
         fs::write(gateway.folder().join(name), format!("<p>{name}")).unwrap();
     }
-    shop.setup(|setup| setup.listener("session_gateway = false\nerror_pages = { 404 = \"public-404\", 502 = \"public-502\" }\n"))
-        .table(
-            "[error_pages]\n400 = \"all-400\"\n404 = \"all-404\"\n502 = \"all-502\"\n[pool.none]\ntargets = []\n\
+    shop.setup(|setup| {
+        setup.listener("session_gateway = false\nerror_pages = { 404 = \"public-404\", 502 = \"public-502\" }\n")
+    })
+    .table(
+        "[error_pages]\n400 = \"all-400\"\n404 = \"all-404\"\n502 = \"all-502\"\n[pool.none]\ntargets = []\n\
              [rule.bare]\nhosts = [\"bare.test\"]\npriority = 30\npool = \"none\"\n\
              [rule.own]\nhosts = [\"own.test\"]\npriority = 40\npool = \"none\"\nerror_pages = { 502 = \"rule-502\" }",
-        )
-        .apply(&gateway);
+    )
+    .apply(&gateway);
     let unsafe_path = Ask::get("own.test", "/..%2f");
     for http in Http::BOTH {
         let mut browser = http.connect(&gateway);
@@ -350,7 +359,11 @@ fn pages_of_a_listener_stand_behind_those_of_a_rule_and_before_the_general_ones(
         }
     }
     let mut stream = crate::rig::browser::plain(crate::rig::second_address(&gateway));
-    for (host, expected) in [("unknown.test", "<p>all-404"), ("bare.test", "<p>all-502"), ("own.test", "<p>rule-502")] {
+    for (host, expected) in [
+        ("unknown.test", "<p>all-404"),
+        ("bare.test", "<p>all-502"),
+        ("own.test", "<p>rule-502"),
+    ] {
         stream.write_all(&Ask::get(host, "/").bytes()).unwrap();
         assert_eq!(read(&mut stream).text(), expected, "{host}");
     }
