@@ -24,6 +24,7 @@ pub use first_bytes::Opening;
 pub use hello::name_asked_for;
 pub use load::own_certificate;
 pub use mutual::{Mutual, MutualFault};
+pub use offer::Offer;
 pub use quic::{SecuredQuic, handshake as quic_handshake, quic_config};
 pub use self_signed::{SelfSigned, self_signed};
 pub use settings::{Tickets, server_config};
@@ -38,6 +39,7 @@ mod first_bytes;
 mod hello;
 mod load;
 mod mutual;
+mod offer;
 mod quic;
 mod self_signed;
 mod settings;
@@ -111,6 +113,8 @@ pub struct TlsFacts {
     pub h2: bool,
     /// Whether an earlier session was resumed.
     pub resumed: bool,
+    /// The cipher suites that the client offered, as far as they are known.
+    pub offered: Offer,
 }
 
 impl fmt::Display for TlsFacts {
@@ -146,9 +150,9 @@ pub async fn is_plain_http(accepted: &mut Accepted) -> bool {
 /// [`Incoming::accept`]: crate::listen::Incoming::accept
 pub async fn handshake(accepted: Accepted, config: Arc<ServerConfig>) -> Result<Secured, CloseReason> {
     let (mut io, facts, permit) = accepted.into_parts();
-    let opening = match io.peek(FIRST_READ).await {
+    let (opening, offered) = match io.peek(FIRST_READ).await {
         Ok([]) | Err(_) => return Err(CloseReason::ClientClosed),
-        Ok(bytes) => Opening::of(bytes),
+        Ok(bytes) => (Opening::of(bytes), Offer::of(bytes)),
     };
     match opening {
         Opening::Http => {
@@ -166,7 +170,7 @@ pub async fn handshake(accepted: Accepted, config: Arc<ServerConfig>) -> Result<
         .await;
     match agreed {
         Ok(io) => {
-            let tls = TlsFacts::of(io.get_ref().1).ok_or(CloseReason::Internal)?;
+            let tls = TlsFacts::of(io.get_ref().1, offered).ok_or(CloseReason::Internal)?;
             // More than a kibibyte: moved on from step to step, it would have a place in each.
             let io = Box::new(io);
             Ok(Secured { io, facts, tls, permit })
@@ -180,7 +184,7 @@ pub async fn handshake(accepted: Accepted, config: Arc<ServerConfig>) -> Result<
 
 impl TlsFacts {
     /// The facts of a finished handshake.
-    fn of(session: &ServerConnection) -> Option<Self> {
+    fn of(session: &ServerConnection, offered: Offer) -> Option<Self> {
         Some(Self {
             version: session.protocol_version()?,
             suite: session.negotiated_cipher_suite()?.suite(),
@@ -189,6 +193,7 @@ impl TlsFacts {
             alpn: session.alpn_protocol().is_some(),
             h2: session.alpn_protocol() == Some(H2),
             resumed: session.handshake_kind() == Some(HandshakeKind::Resumed),
+            offered,
         })
     }
 }

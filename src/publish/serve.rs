@@ -393,7 +393,6 @@ impl<'a> One<'a> {
                     port: self.arrival.facts.local.port(),
                     https: self.arrival.tls.is_some(),
                     tls: self.arrival.tls,
-                    ciphers_offered: "",
                     certificate: None,
                     round_trip: None,
                     received: 0,
