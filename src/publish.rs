@@ -28,6 +28,7 @@ use crate::upstream::{Census, Fittings, Home, Pools, PoolsView};
 
 pub mod affinity;
 pub mod authentication;
+mod compress;
 pub mod error_page;
 pub mod forward;
 pub mod headers;

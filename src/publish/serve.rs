@@ -18,6 +18,7 @@ mod authenticate;
 mod reach;
 
 use super::affinity::Affinity;
+use super::compress::takes_gzip;
 use super::forward::{self, Relayed, Unforwarded, Upgraded};
 use super::headers::{self, Asked, Prepared};
 use super::lane::{Grounds, Lane};
@@ -334,7 +335,8 @@ impl<'a> One<'a> {
             url: target.as_str(),
             trace: record.trace,
         };
-        let prepared = headers::prepare(&mut head.headers, &asked, &self.published.web.forwarded);
+        let mut prepared = headers::prepare(&mut head.headers, &asked, &self.published.web.forwarded);
+        prepared.takes_gzip = self.site.rule.compress && takes_gzip(&head.headers);
         if prepared.hop.websocket && body.length() != Length::NONE {
             return Err(WebFault::InvalidRequest.into());
         }

@@ -142,6 +142,7 @@ fn publish(pool: web::Pool) -> Web {
         request_headers: HeaderPolicy::default(),
         response_headers: HeaderPolicy::default(),
         max_body: None,
+        compress: false,
     };
     config.rules.insert("rule".into(), rule);
     config

@@ -211,6 +211,7 @@ fn rule(n: usize, listeners: Vec<String>, host: &str, paths: usize) -> Rule {
         request_headers: HeaderPolicy::default(),
         response_headers: HeaderPolicy::default(),
         max_body: None,
+        compress: false,
     }
 }
 

@@ -20,6 +20,7 @@ mod affinity;
 mod authentication;
 mod balance;
 mod bodies;
+mod compression;
 mod continue_100;
 mod drain;
 mod errors;

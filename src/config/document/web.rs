@@ -53,6 +53,10 @@ pub(in crate::config) struct Rule {
     /// The largest body of a request, in bytes. Left out: any.
     #[schemars(range(min = 0, max = 1_099_511_627_776_u64), example = 10_485_760)]
     pub max_body: Option<u64>,
+    /// Whether answers of text are compressed (gzip) for clients that can read that, where the target has not done so. A
+    /// page that shows a secret beside what somebody else wrote then gives the secret away by its length (BREACH).
+    #[serde(default)]
+    pub compress: bool,
     /// Fields of requests, before rewriting.
     #[serde(default)]
     pub request_headers: Fields,

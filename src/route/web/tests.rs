@@ -44,6 +44,7 @@ fn rule(priority: u16, listeners: &[&str], hosts: &[&str], paths: &[&[&str]]) ->
         request_headers: HeaderPolicy::default(),
         response_headers: HeaderPolicy::default(),
         max_body: None,
+        compress: false,
     }
 }
 
