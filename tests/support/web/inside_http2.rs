@@ -1,4 +1,4 @@
-//! An application that speaks HTTP/2, without TLS: gRPC among others.
+//! An application that speaks HTTP/2, with TLS or without: gRPC among others.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,7 +7,10 @@ use bytes::Bytes;
 use h2::RecvStream;
 use http::{HeaderMap, Request, Response};
 use parking_lot::Mutex;
+use rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::{Builder, Runtime};
+use tokio_rustls::TlsAcceptor;
 
 /// A request as it came.
 #[derive(Clone, Debug)]
@@ -35,6 +38,17 @@ pub struct Inside {
 impl Inside {
     /// Answers each request, once it is there whole.
     pub fn new(answer: impl Fn(&Called) -> Said + Send + Sync + 'static) -> Self {
+        Self::with(None, answer)
+    }
+
+    /// The same over TLS, with whoever agrees to `h2` by name.
+    pub fn tls(config: ServerConfig, answer: impl Fn(&Called) -> Said + Send + Sync + 'static) -> Self {
+        let mut config = config;
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Self::with(Some(TlsAcceptor::from(Arc::new(config))), answer)
+    }
+
+    fn with(tls: Option<TlsAcceptor>, answer: impl Fn(&Called) -> Said + Send + Sync + 'static) -> Self {
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -48,8 +62,15 @@ impl Inside {
             let handle = tokio::runtime::Handle::current();
             let mut connection = 0;
             while let Ok((io, _)) = listener.accept().await {
-                let (kept, answer, own) = (kept.clone(), answer.clone(), handle.clone());
+                let (kept, answer, own, tls) = (kept.clone(), answer.clone(), handle.clone(), tls.clone());
                 handle.spawn(async move {
+                    let io: Box<dyn Io> = match tls {
+                        None => Box::new(io),
+                        Some(tls) => match tls.accept(io).await {
+                            Ok(io) if io.get_ref().1.alpn_protocol() == Some(b"h2") => Box::new(io),
+                            _ => return,
+                        },
+                    };
                     let Ok(mut accepted) = h2::server::handshake(io).await else {
                         return;
                     };
@@ -76,6 +97,10 @@ impl Inside {
         of_clients.cloned().collect()
     }
 }
+
+trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
 impl Drop for Inside {
     fn drop(&mut self) {
