@@ -12,6 +12,7 @@ use std::net::{SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use http::StatusCode;
 use ipnet::IpNet;
 
 pub mod environment;
@@ -125,6 +126,18 @@ pub struct Listener {
     pub udp: bool,
     /// Where the first request of a session that asks for one name is sent on to.
     pub host_redirects: BTreeMap<Authority, Authority>,
+    /// Port under which clients find it; `None` is that of the first address.
+    pub external_port: Option<u16>,
+    /// Pages for errors that the gateway makes, where a rule has none of its own.
+    pub error_pages: BTreeMap<StatusCode, PathBuf>,
+}
+
+impl Listener {
+    /// The port under which clients find it; `None` if the system chooses it.
+    pub fn port(&self) -> Option<u16> {
+        let bound = || self.bind.first().map(SocketAddr::port);
+        self.external_port.or_else(bound).filter(|port| *port != 0)
+    }
 }
 
 /// What a listener speaks.

@@ -120,6 +120,8 @@ enum Arrived {
     Plain(Accepted),
     /// One of which nothing is understood.
     Bytes(passage::Client),
+    /// It speaks HTTP where TLS is spoken, on a node that publishes applications.
+    Lost(Accepted),
 }
 
 /// Everything that connections share.
@@ -181,6 +183,10 @@ impl Gateway {
                 return Box::pin(self.converse(io, (facts, None, permit), plan)).await;
             }
             Ok((Arrived::Bytes(client), plan)) => return Box::pin(self.pass_on(client, plan)).await,
+            Ok((Arrived::Lost(accepted), plan)) => {
+                let (io, facts, permit) = accepted.into_parts();
+                return Box::pin(self.set_right(io, (facts, permit), plan)).await;
+            }
             Err(reason) => reason,
         };
         self.grants.watch().counters().closed(reason);
@@ -200,9 +206,12 @@ impl Gateway {
         // A listener that a reload has just taken away: its last connections find nobody.
         let door = plan.doors.get(&address).ok_or(CloseReason::Drained)?;
         let arrived = async {
-            let accepted = incoming.accept(&door.balancers).await?;
+            let mut accepted = incoming.accept(&door.balancers).await?;
             match &door.tls {
                 _ if !door.protocol.is_http() => passage::Client::of(accepted, door).await.map(Arrived::Bytes),
+                Some(_) if !plan.web.is_empty() && secure::is_plain_http(&mut accepted).await => {
+                    Ok(Arrived::Lost(accepted))
+                }
                 Some(tls) => secure::handshake(accepted, tls.clone()).await.map(Arrived::Secured),
                 None => Ok(Arrived::Plain(accepted)),
             }

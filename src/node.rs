@@ -7,6 +7,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -55,7 +56,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Builds the node and puts it into service. Blocks on the file system.
+    /// Builds the node and puts it into service. Blocks on the file system, and waits a moment for names of targets.
     ///
     /// # Errors
     ///
@@ -92,6 +93,7 @@ impl Node {
             workers.tasks().tracker().clone(),
             publisher,
         ));
+        settle(&workers, gateway.publisher());
         let admin = Admin::start(gateway.clone(), &socket).map_err(|cause| StartFault::Admin { socket, cause })?;
         workers.tasks().spawn(gateway.control_channel().keep(stopping.clone()));
         let node = Self {
@@ -195,6 +197,7 @@ impl Node {
             }
         }
         self.gateway.end_all(CloseReason::Drained);
+        self.gateway.plan().web.close();
     }
 
     /// Ends the node: what is still open has a moment for its last words, then it is cut.
@@ -267,6 +270,19 @@ impl Node {
             "still open"
         );
     }
+}
+
+/// Waits until names of targets were asked for once, for a moment at most: the first request is to find its target.
+fn settle(workers: &Workers, publisher: &Arc<Publisher>) {
+    let (tell, settled) = sync_channel(1);
+    let publisher = publisher.clone();
+    workers.tasks().spawn(async move {
+        publisher.settle().await;
+        // Whoever waits has asked for it.
+        let _ = tell.send(());
+    });
+    // Whether it was told or the task has ended: nothing more will come.
+    let _ = settled.recv();
 }
 
 /// Scatters what nodes would otherwise do in step.

@@ -19,6 +19,7 @@ mod counters;
 pub mod diagnosis;
 pub mod exposition;
 mod places;
+pub mod traffic;
 mod watch;
 
 pub use counters::{Aside, Counters, Kind};

@@ -4,7 +4,7 @@
 //! configurations. [`Publisher::serve`] takes one request from its rule to its line in the access log; the parts that it
 //! is made of are pure, each in a module of its own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -19,14 +19,16 @@ use crate::config::web::{Action, Web};
 use crate::config::{Config, Listener};
 use crate::inspect::guard::{Networks, Rates};
 use crate::observe::access::{AccessLog, AccessLogFault};
+use crate::observe::traffic::Traffic;
 use crate::route::web::{Owner, Table};
 use crate::types::Authority;
 use crate::upstream::probe::{Reach, Reached, TlsFacts, Unreached, Way};
 use crate::upstream::web::{BackendFault, Backends};
-use crate::upstream::{Fittings, Home, Pools, PoolsView};
+use crate::upstream::{Census, Fittings, Home, Pools, PoolsView};
 
 pub mod affinity;
 pub mod authentication;
+mod compress;
 pub mod error_page;
 pub mod forward;
 pub mod headers;
@@ -57,6 +59,7 @@ pub struct Publisher {
     rates: Rates,
     passages: Passages,
     access_log: AccessLog,
+    traffic: Traffic,
     /// For affinity without a key of the configuration.
     drawn_key: Arc<AffinityKey>,
     tasks: TaskTracker,
@@ -74,6 +77,7 @@ impl Publisher {
             rates: Rates::default(),
             passages: Passages::default(),
             access_log: AccessLog::start(&config.web.access_log, config.node.name.as_str())?,
+            traffic: Traffic::default(),
             drawn_key: Arc::new(AffinityKey::new(None)),
         })
     }
@@ -96,7 +100,12 @@ impl Publisher {
         };
         let mut grounds = Vec::with_capacity(table.sites().len());
         for site in table.sites() {
-            grounds.push(Grounds::new(site, web, &backends, &pages).map_err(PublishFault::Page)?);
+            grounds.push(Grounds::new(site, web, &backends, &self.traffic).map_err(PublishFault::Page)?);
+        }
+        let mut pages_by_listener = HashMap::new();
+        for (name, listener) in config.listeners.iter().filter(|(_, it)| !it.error_pages.is_empty()) {
+            let own = ErrorPages::read(&listener.error_pages).map_err(PublishFault::Page)?;
+            pages_by_listener.insert(name.as_str().into(), own.over(&pages));
         }
         Ok(Published {
             table,
@@ -104,6 +113,7 @@ impl Publisher {
             backends,
             cookies: Arc::new(Cookies::new(web, key)),
             pages,
+            pages_by_listener,
             trusted: Networks::new(&web.forwarded.trusted),
             listeners: config.listeners.clone(),
             web: web.clone(),
@@ -134,6 +144,7 @@ impl Publisher {
     pub fn retire(&self, now: Instant) {
         self.pools.retire(now);
         self.passages.retire(now);
+        self.traffic.forget();
     }
 
     /// Cuts the passages whose way has gone and whose time is over. To be called every second or so.
@@ -151,6 +162,21 @@ impl Publisher {
         &self.passages
     }
 
+    /// The counts of requests.
+    pub fn traffic(&self) -> &Traffic {
+        &self.traffic
+    }
+
+    /// The access log.
+    pub fn access_log(&self) -> &AccessLog {
+        &self.access_log
+    }
+
+    /// How many targets each pool has in which condition.
+    pub fn census(&self, now: Instant) -> Vec<Census> {
+        self.pools.census(now)
+    }
+
     /// How the pools stand.
     pub fn pools(&self, now: Instant) -> PoolsView {
         self.pools.view(now)
@@ -165,8 +191,10 @@ pub struct Published {
     grounds: Vec<Grounds>,
     backends: Arc<Backends>,
     cookies: Arc<Cookies>,
-    /// For requests that no rule is for.
+    /// Where neither the rule nor the listener has any.
     pages: ErrorPages,
+    /// Of the listeners that have their own, with the general ones behind them.
+    pages_by_listener: HashMap<Box<str>, ErrorPages>,
     trusted: Networks,
     listeners: BTreeMap<String, Listener>,
     web: Web,
@@ -176,6 +204,11 @@ impl Published {
     /// Whose a request is: see [`Table::owner`].
     pub fn owner(&self, listener: &str, host: &Authority, path: &str) -> Owner<'_> {
         self.table.owner(listener, &host.host, path)
+    }
+
+    /// The pages for requests that came to that listener.
+    fn pages(&self, listener: &str) -> &ErrorPages {
+        self.pages_by_listener.get(listener).unwrap_or(&self.pages)
     }
 
     /// Whether nothing is published.
@@ -202,6 +235,11 @@ impl Published {
                 Some((course, self.web.backends.get(backend)?.drain))
             })
         })
+    }
+
+    /// Closes all connections to targets that wait, at the end of the node. Requests that run go on.
+    pub fn close(&self) {
+        self.backends.close();
     }
 
     /// Closes connections to targets that nobody needs. To be called every few seconds.

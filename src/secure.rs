@@ -27,6 +27,7 @@ pub use judge::{
 };
 pub use load::own_certificate;
 pub use mutual::{Mutual, MutualFault};
+pub use offer::Offer;
 pub use quic::{SecuredQuic, handshake as quic_handshake, quic_config};
 pub use self_signed::{SelfSigned, self_signed};
 pub use settings::{Tickets, server_config};
@@ -42,6 +43,7 @@ mod hello;
 mod judge;
 mod load;
 mod mutual;
+mod offer;
 mod quic;
 mod self_signed;
 mod settings;
@@ -115,6 +117,8 @@ pub struct TlsFacts {
     pub h2: bool,
     /// Whether an earlier session was resumed.
     pub resumed: bool,
+    /// The cipher suites that the client offered, as far as they are known.
+    pub offered: Offer,
 }
 
 impl fmt::Display for TlsFacts {
@@ -125,6 +129,13 @@ impl fmt::Display for TlsFacts {
         let group = self.group.and_then(|group| group.as_str()).unwrap_or("no key exchange");
         write!(f, "{version} {suite} {group}")
     }
+}
+
+/// Whether the client begins to speak HTTP where TLS is spoken. Waits for its first bytes as [`handshake`] does, and takes
+/// none.
+pub async fn is_plain_http(accepted: &mut Accepted) -> bool {
+    let first = accepted.io_mut().peek(FIRST_READ).await;
+    first.is_ok_and(|bytes| Opening::of(bytes) == Opening::Http)
 }
 
 /// Agrees TLS with the client.
@@ -143,9 +154,9 @@ impl fmt::Display for TlsFacts {
 /// [`Incoming::accept`]: crate::listen::Incoming::accept
 pub async fn handshake(accepted: Accepted, config: Arc<ServerConfig>) -> Result<Secured, CloseReason> {
     let (mut io, facts, permit) = accepted.into_parts();
-    let opening = match io.peek(FIRST_READ).await {
+    let (opening, offered) = match io.peek(FIRST_READ).await {
         Ok([]) | Err(_) => return Err(CloseReason::ClientClosed),
-        Ok(bytes) => Opening::of(bytes),
+        Ok(bytes) => (Opening::of(bytes), Offer::of(bytes)),
     };
     match opening {
         Opening::Http => {
@@ -163,7 +174,7 @@ pub async fn handshake(accepted: Accepted, config: Arc<ServerConfig>) -> Result<
         .await;
     match agreed {
         Ok(io) => {
-            let tls = TlsFacts::of(io.get_ref().1).ok_or(CloseReason::Internal)?;
+            let tls = TlsFacts::of(io.get_ref().1, offered).ok_or(CloseReason::Internal)?;
             // More than a kibibyte: moved on from step to step, it would have a place in each.
             let io = Box::new(io);
             Ok(Secured { io, facts, tls, permit })
@@ -177,7 +188,7 @@ pub async fn handshake(accepted: Accepted, config: Arc<ServerConfig>) -> Result<
 
 impl TlsFacts {
     /// The facts of a finished handshake.
-    fn of(session: &ServerConnection) -> Option<Self> {
+    fn of(session: &ServerConnection, offered: Offer) -> Option<Self> {
         Some(Self {
             version: session.protocol_version()?,
             suite: session.negotiated_cipher_suite()?.suite(),
@@ -186,6 +197,7 @@ impl TlsFacts {
             alpn: session.alpn_protocol().is_some(),
             h2: session.alpn_protocol() == Some(H2),
             resumed: session.handshake_kind() == Some(HandshakeKind::Resumed),
+            offered,
         })
     }
 }

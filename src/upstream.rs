@@ -24,7 +24,9 @@ mod resolve;
 pub mod web;
 
 pub use agent::{AgentFault, Agents, Upstream};
-pub use pool::{Condition, Derive, DeriveNothing, Lease, Outcome, Pool, PoolView, Roster, TargetId, TargetView};
+#[cfg(test)]
+pub(crate) use pool::DeriveNothing;
+pub use pool::{Census, Condition, Derive, Lease, Outcome, Pool, PoolView, Roster, TargetId, TargetView};
 pub use pools::{Fittings, Home, Pools, PoolsView};
 pub use probe::{ProbeFault, ProbeResult};
 pub use resolve::{DnsFault, NameView};

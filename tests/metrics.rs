@@ -65,11 +65,20 @@ fn the_text_is_what_prometheus_reads() {
             let (name, kind) = kind.split_once(' ').unwrap();
             assert_eq!(name, family, "TYPE follows its HELP");
             assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
+            assert_eq!(kind == "histogram", name.ends_with("_seconds"), "{line}");
             assert!(typed.insert(name), "{name} twice");
         } else {
             let (sample, value) = line.rsplit_once(' ').unwrap();
-            assert_eq!(sample.split('{').next().unwrap(), family, "samples follow their TYPE");
-            value.parse::<u64>().unwrap();
+            let name = sample.split('{').next().unwrap();
+            let part = name.strip_prefix(family).expect("samples follow their TYPE");
+            let expected: &[&str] = if family.ends_with("_seconds") {
+                &["_bucket", "_sum", "_count"]
+            } else {
+                &[""]
+            };
+            assert!(expected.contains(&part), "{line}");
+            assert!(value.parse::<f64>().unwrap() >= 0.0, "{line}");
+            assert!(part == "_sum" || value.parse::<u64>().is_ok(), "{line}");
             assert!(samples.insert(sample), "{sample} twice");
         }
     }

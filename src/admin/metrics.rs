@@ -18,6 +18,8 @@ pub(super) fn exposition(gateway: &Gateway) -> String {
     datagrams(counters, &mut out);
     passages(&gateway.publisher().passages().view(), &mut out);
     findings(gateway, &mut out);
+    requests(gateway, &mut out);
+    targets(gateway, &mut out);
     out.finish()
 }
 
@@ -168,5 +170,95 @@ fn findings(gateway: &Gateway, out: &mut Exposition) {
     for cause in Cause::ALL {
         let holding = found.iter().filter(|finding| finding.holds && finding.cause == cause);
         out.sample(&[("cause", cause.code())], holding.count() as u64);
+    }
+}
+
+/// Requests of the web. A rule is there from its first request on: most of thousands may never be asked.
+fn requests(gateway: &Gateway, out: &mut Exposition) {
+    let publisher = gateway.publisher();
+    let rules = publisher.traffic().rules();
+    out.counter(
+        "portcullis_web_requests_total",
+        "Requests of the web that have ended, by rule and class of the status.",
+    );
+    for (rule, requests) in &rules {
+        for (class, count) in requests.by_class() {
+            out.sample(&[("rule", &**rule), ("class", class)], count);
+        }
+    }
+    out.histogram(
+        "portcullis_web_request_seconds",
+        "From the head of a request to the last byte of its answer.",
+    );
+    for (rule, requests) in &rules {
+        out.times(("rule", &**rule), &requests.taken());
+    }
+    out.counter("portcullis_web_received_bytes_total", "Bytes of requests' bodies.");
+    for (rule, requests) in &rules {
+        out.sample(&[("rule", &**rule)], requests.bytes().0);
+    }
+    out.counter("portcullis_web_sent_bytes_total", "Bytes of answers' bodies.");
+    for (rule, requests) in &rules {
+        out.sample(&[("rule", &**rule)], requests.bytes().1);
+    }
+    out.counter(
+        "portcullis_web_errors_total",
+        "Requests of the web that were not answered by a target, or not wholly, by reason.",
+    );
+    for (fault, count) in publisher.traffic().faults() {
+        out.sample(&[("error", fault.code())], count);
+    }
+    out.counter(
+        "portcullis_access_log_dropped_total",
+        "Lines of the access log that nobody will read.",
+    );
+    out.sample(&[], publisher.access_log().dropped());
+}
+
+/// Targets of the web, and how they answer.
+fn targets(gateway: &Gateway, out: &mut Exposition) {
+    let publisher = gateway.publisher();
+    let pools = publisher.traffic().pools();
+    out.histogram(
+        "portcullis_pool_connect_seconds",
+        "Connecting to targets, with TLS; connections that are used again are not counted.",
+    );
+    for (pool, exchanges) in &pools {
+        out.times(("pool", &**pool), &exchanges.connect_times());
+    }
+    out.histogram(
+        "portcullis_pool_first_byte_seconds",
+        "From the request to the head of the target's answer.",
+    );
+    for (pool, exchanges) in &pools {
+        out.times(("pool", &**pool), &exchanges.answer_times());
+    }
+    out.counter(
+        "portcullis_pool_unreached_total",
+        "Connections to targets that did not come about.",
+    );
+    for (pool, exchanges) in &pools {
+        out.sample(&[("pool", &**pool)], exchanges.failures());
+    }
+    let census = publisher.census(clock::now());
+    out.gauge("portcullis_pool_targets", "Targets by what their probes say.");
+    for of_pool in &census {
+        let backend = of_pool.backend.as_deref().unwrap_or_default();
+        for (condition, count) in of_pool.by_condition {
+            let labels = [
+                ("pool", &*of_pool.pool),
+                ("backend", backend),
+                ("condition", condition.code()),
+            ];
+            out.sample(&labels, count);
+        }
+    }
+    out.gauge(
+        "portcullis_pool_ejected",
+        "Targets that are left out for their answers to users.",
+    );
+    for of_pool in &census {
+        let backend = of_pool.backend.as_deref().unwrap_or_default();
+        out.sample(&[("pool", &*of_pool.pool), ("backend", backend)], of_pool.ejected);
     }
 }

@@ -203,6 +203,15 @@ pub(super) struct Listener {
     #[serde(default)]
     #[schemars(extend("propertyNames" = { "format": "authority" }))]
     pub host_redirects: Named<Authority>,
+    /// Port to which redirects to this listener send clients, where something before it maps ports. Left out: that of
+    /// the first address.
+    #[schemars(range(min = 1, max = 65535), example = 443)]
+    pub external_port: Option<u16>,
+    /// Pages for errors that the gateway makes for requests that came here, by status; HTML files below 1 MB. They stand
+    /// before the general ones, and behind those of a rule.
+    #[serde(default)]
+    #[schemars(extend("propertyNames" = { "format": "error-status" }))]
+    pub error_pages: Named<PathBuf>,
 }
 
 /// What a listener speaks.

@@ -32,6 +32,7 @@ impl World {
             .file("/etc/portcullis/inside-ca.crt", "authority", 0o644)
             .file("/etc/portcullis/502.html", "page", 0o644)
             .file("/etc/portcullis/shop-502.html", "page", 0o644)
+            .file("/etc/portcullis/public-404.html", "page", 0o644)
             .file(
                 "/etc/portcullis/affinity.key",
                 "0123456789abcdef0123456789abcdef\n",

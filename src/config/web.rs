@@ -62,6 +62,8 @@ pub struct Rule {
     pub response_headers: HeaderPolicy,
     /// The largest body of a request, in bytes; `None` is any.
     pub max_body: Option<u64>,
+    /// Whether answers of text are compressed.
+    pub compress: bool,
 }
 
 /// Paths of a rule, and what becomes of requests for them.

@@ -6,19 +6,21 @@ use bytes::Bytes;
 use http::header::DATE;
 use http::{HeaderValue, Method, Request};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+use tokio_util::sync::CancellationToken;
 
 use super::conversation::Conversation;
 use super::departure::Destination;
-use super::http1::Next;
+use super::http1::{self, Next, Respond};
 use super::{Gateway, Plan, answer};
 use crate::fault::{CloseReason, WebFault};
 use crate::inspect::guard::misdirected;
-use crate::listen::Prefixed;
+use crate::listen::{Facts, Permit, Prefixed};
 use crate::publish::{Arrival, Departed, Ended};
 use crate::route::host::host_of;
 use crate::route::web::{Owner, Site};
 use crate::types::Authority;
 use crate::wire::{NoBody, Sink, Source};
+
 /// What the application gateway has to do with a request.
 pub(super) enum Publication<'p> {
     /// It answers it.
@@ -108,6 +110,25 @@ impl Gateway {
         HeaderValue::try_from(format!("h3=\":{port}\"; ma=86400")).ok()
     }
 
+    /// Tells a client that speaks HTTP to a TLS port to use TLS, by the page for that, and closes.
+    pub(super) async fn set_right<IO>(&self, io: IO, (facts, _permit): (Facts, Permit), plan: Arc<Plan>)
+    where
+        IO: AsyncRead + AsyncWrite + Unpin + Send,
+    {
+        let conversation = Conversation::new(facts, None, self.grants.watch().clone());
+        conversation.end_with(CloseReason::Malformed);
+        let lost = Lost {
+            gateway: self,
+            plan: &plan,
+            conversation: &conversation,
+        };
+        // As for one that comes while the node drains: the first answer is the last.
+        let over = CancellationToken::new();
+        over.cancel();
+        let ended = http1::serve(io, plan.config.limits.head_timeout, lost, &over).await;
+        conversation.log(conversation.end().unwrap_or(ended));
+    }
+
     /// Whether the client was shown a certificate under which the host may be asked for.
     fn is_here(plan: &Plan, host: &Authority, conversation: &Conversation) -> Result<(), WebFault> {
         let sni = conversation.tls.as_ref().and_then(|tls| tls.sni.as_deref());
@@ -117,6 +138,30 @@ impl Gateway {
             Some(certificates) => misdirected(certificates, sni, &host.host),
             None => Ok(()),
         }
+    }
+}
+
+/// Answers everything with the advice to use TLS.
+struct Lost<'a> {
+    gateway: &'a Gateway,
+    plan: &'a Plan,
+    conversation: &'a Conversation,
+}
+
+impl Respond for Lost<'_> {
+    async fn refuse<A: Sink>(&self, _fault: WebFault, sink: A) {
+        let fault = WebFault::HttpToHttpsPort;
+        self.gateway
+            .refuse_unread(self.plan, fault, sink, self.conversation)
+            .await;
+    }
+
+    async fn respond<B: Source, A: Sink>(&self, request: Request<()>, body: B, answer: A) -> Next {
+        let fault = Publication::Fault(WebFault::HttpToHttpsPort);
+        let (plan, conversation) = (self.plan, self.conversation);
+        self.gateway
+            .publish(plan, fault, request, (body, answer), conversation)
+            .await
     }
 }
 

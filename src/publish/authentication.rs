@@ -39,11 +39,6 @@ pub enum Verdict {
     Answer,
 }
 
-/// Whether a path, normalised and without its query, needs no authentication.
-pub fn is_exempt(authentication: &ForwardAuthentication, path: &str) -> bool {
-    authentication.exempt.iter().any(|pattern| pattern.matches(path))
-}
-
 /// The request that asks the service: `GET` of its path, with the client's proofs and with what it wants, and nothing else of
 /// the client's. `Host` is left to whoever sends it.
 pub fn request(authentication: &ForwardAuthentication, asked: &Asked<'_>) -> Request<()> {
@@ -195,13 +190,6 @@ mod tests {
         admit(&service, &answer, &mut fields);
         assert_eq!(fields.len(), 1);
         assert_eq!(fields["x-user"], "ann");
-    }
-
-    #[test]
-    fn exempt_paths_need_nothing() {
-        let service = service();
-        assert!(is_exempt(&service, "/public/x") && is_exempt(&service, "/PUBLIC/"));
-        assert!(!is_exempt(&service, "/private") && !is_exempt(&service, "/public"));
     }
 
     fn asked<'a>(method: &'a Method, fields: &'a HeaderMap) -> Asked<'a> {

@@ -34,7 +34,12 @@ impl ErrorPages {
         pages.collect::<Result<_, _>>().map(Self)
     }
 
-    /// A rule's own pages, and where it has none those of all.
+    /// Whether there is one for that status.
+    pub fn has(&self, status: StatusCode) -> bool {
+        self.0.contains_key(&status)
+    }
+
+    /// A listener's own pages, and where it has none those of all.
     #[must_use]
     pub fn over(&self, general: &Self) -> Self {
         let mut pages = general.0.clone();

@@ -44,6 +44,8 @@ pub struct Prepared {
     pub forwarded_for: HeaderValue,
     /// How many fields went for their names.
     pub dropped: usize,
+    /// Whether the client reads compressed answers; only looked at where the rule compresses.
+    pub takes_gzip: bool,
 }
 
 /// Makes the head of a request ready for a target: one `Host`, one `Cookie`, the six fields, and nothing of the client's
@@ -60,6 +62,7 @@ pub fn prepare(headers: &mut HeaderMap, asked: &Asked<'_>, forwarded: &Forwarded
         hop,
         forwarded_for,
         dropped,
+        takes_gzip: false,
     }
 }
 

@@ -11,6 +11,7 @@ use super::path::TargetHost;
 use super::rewrite::Set;
 use crate::config::web::{Action, Backend, Forward, ForwardAuthentication, Web};
 use crate::inspect::guard::Guard;
+use crate::observe::traffic::{Exchanges, Requests, Traffic};
 use crate::route::web::Site;
 use crate::upstream::web::{Backends, Way};
 use crate::upstream::{Derive, TargetId};
@@ -18,7 +19,9 @@ use crate::upstream::{Derive, TargetId};
 /// What belongs to one site.
 #[derive(Debug)]
 pub(super) struct Grounds {
+    pub(super) requests: Arc<Requests>,
     pub(super) guard: Guard,
+    /// The rule's own.
     pub(super) pages: ErrorPages,
     /// The way to the service that is asked whether a request may go on.
     pub(super) service: Option<Arc<Lane>>,
@@ -28,12 +31,12 @@ pub(super) struct Grounds {
 
 impl Grounds {
     /// Prepares a site. Blocks on the file system.
-    pub(super) fn new(site: &Site, web: &Web, backends: &Backends, pages: &ErrorPages) -> Result<Self, UnreadablePage> {
+    pub(super) fn new(site: &Site, web: &Web, backends: &Backends, traffic: &Traffic) -> Result<Self, UnreadablePage> {
         let rule = &site.rule;
         // Thousands of paths of a rule lead to a few pools.
         let mut made: HashMap<Forward, Arc<Lane>> = HashMap::new();
         let mut lane = |forward: &Forward| {
-            let make = || Arc::new(Lane::new(forward, rule.max_body, web, backends));
+            let make = || Arc::new(Lane::new(forward, rule.max_body, (web, backends), traffic));
             made.entry(forward.clone()).or_insert_with(make).clone()
         };
         let actions = rule.paths.iter().map(|path| &path.action).chain([&rule.action]);
@@ -42,9 +45,10 @@ impl Grounds {
             Action::Redirect(_) => None,
         });
         Ok(Self {
+            requests: traffic.rule(&site.name),
             lanes: lanes.collect(),
             guard: Guard::compile(&site.name, &rule.guard),
-            pages: ErrorPages::read(&rule.error_pages)?.over(pages),
+            pages: ErrorPages::read(&rule.error_pages)?,
             service: rule.guard.authentication.as_ref().map(|service| lane(&way_of(service))),
         })
     }
@@ -72,15 +76,17 @@ pub(super) struct Lane {
     pub(super) set: Option<Arc<Set>>,
     pub(super) host: TargetHost,
     pub(super) limits: Limits,
+    pub(super) exchanges: Arc<Exchanges>,
 }
 
 impl Lane {
-    fn new(forward: &Forward, max_body: Option<u64>, web: &Web, backends: &Backends) -> Self {
+    fn new(forward: &Forward, max_body: Option<u64>, (web, backends): (&Web, &Backends), traffic: &Traffic) -> Self {
         let way = backends.way(forward.backend.as_deref()).clone();
         let settings = way.settings();
         let set = forward.rewrite.as_ref().and_then(|name| web.rewrites.get(name));
         Self {
             forward: forward.clone(),
+            exchanges: traffic.pool(&forward.pool),
             set: set.map(|rewrite| Arc::new(Set::new(rewrite))),
             // The configuration was checked: a name can stand in a field.
             host: TargetHost::new(&settings.host).unwrap_or(TargetHost::Client),

@@ -1,11 +1,13 @@
 //! Names of the inside do not leave it: in `Location`, `Content-Location` and the `Domain` of cookies they become the
-//! name that the client asked under. What names another place, or none, stays as it is.
+//! name that the client asked under, and paths that an override made become the client's. What names another place, or
+//! none, stays as it is.
 
 use std::net::IpAddr;
 
 use http::header::{CONTENT_LOCATION, LOCATION, SET_COOKIE};
 use http::{HeaderMap, HeaderValue};
 
+use super::path::undone;
 use crate::types::Authority;
 
 /// What a target is called by those who are inside.
@@ -19,6 +21,16 @@ pub struct Inside<'a> {
     pub names: &'a [&'a str],
     /// `Host` as it was sent to it.
     pub asked: &'a str,
+    /// The part of the client's path, and what stands in for it inside.
+    pub path: Option<(&'a str, &'a str)>,
+}
+
+impl Inside<'_> {
+    /// The client's path, if this is one of the inside.
+    fn outer_path(&self, path: &str) -> Option<String> {
+        let (literal, with) = self.path?;
+        undone(path, literal, with)
+    }
 }
 
 /// What the client asked under.
@@ -54,6 +66,9 @@ pub fn hide(headers: &mut HeaderMap, inside: &Inside<'_>, outside: &Outside<'_>)
 /// The URL of the outside, if it is one of the inside.
 fn hide_in_url(url: &str, inside: &Inside<'_>, outside: &Outside<'_>) -> Option<String> {
     let url = url.trim();
+    if url.starts_with('/') && !url.starts_with("//") {
+        return inside.outer_path(url);
+    }
     let (scheme, behind) = url.split_once("//")?;
     let tls = match scheme {
         "" => inside.tls,
@@ -72,7 +87,8 @@ fn hide_in_url(url: &str, inside: &Inside<'_>, outside: &Outside<'_>) -> Option<
         (_, true) => "https:",
         (_, false) => "http:",
     };
-    Some([scheme, "//", outside.host, rest].concat())
+    let path = inside.outer_path(rest);
+    Some([scheme, "//", outside.host, path.as_deref().unwrap_or(rest)].concat())
 }
 
 /// Whether a URL's authority is the target: under its own name at its own port, or under the name it was asked by.
@@ -90,13 +106,11 @@ fn is_inside(authority: &Authority, tls: bool, inside: &Inside<'_>) -> bool {
     })
 }
 
-/// The line of `Set-Cookie` for the outside, if its `Domain` is one of the inside and none of the outside.
+/// The line of `Set-Cookie` for the outside, if its `Domain` is one of the inside and none of the outside, or its `Path` is one
+/// of the inside.
 fn hide_in_cookie(line: &[u8], inside: &Inside<'_>, outside: &Outside<'_>) -> Option<Vec<u8>> {
-    if !line
-        .split(|byte| *byte == b';')
-        .skip(1)
-        .any(|part| domain(part).is_some())
-    {
+    let says = |part: &[u8]| domain(part).is_some() || (inside.path.is_some() && path(part).is_some());
+    if !line.split(|byte| *byte == b';').skip(1).any(says) {
         return None;
     }
     let outer = outside.host.parse::<Authority>().ok()?;
@@ -114,7 +128,11 @@ fn hide_in_cookie(line: &[u8], inside: &Inside<'_>, outside: &Outside<'_>) -> Op
         let of_inside = domain(part)
             .filter(|_| index > 0)
             .is_some_and(|domain| !is_within(&outer.host, domain) && inner().any(|name| is_within(name, domain)));
-        is_changed |= of_inside;
+        // "/" is for all of the host, whatever the application is called there.
+        let outer_path = path(part)
+            .filter(|path| index > 0 && *path != "/")
+            .and_then(|path| inside.outer_path(path));
+        is_changed |= of_inside || outer_path.is_some();
         // An address is the cookie's without being said.
         if of_inside && is_address(&outer.host) {
             continue;
@@ -125,6 +143,9 @@ fn hide_in_cookie(line: &[u8], inside: &Inside<'_>, outside: &Outside<'_>) -> Op
         if of_inside {
             made.extend_from_slice(b" Domain=");
             made.extend_from_slice(outer.host.as_bytes());
+        } else if let Some(path) = outer_path {
+            made.extend_from_slice(b" Path=");
+            made.extend_from_slice(path.as_bytes());
         } else {
             made.extend_from_slice(part);
         }
@@ -134,12 +155,21 @@ fn hide_in_cookie(line: &[u8], inside: &Inside<'_>, outside: &Outside<'_>) -> Op
 
 /// The value of a `Domain` attribute, without the dot that may stand before it (RFC 6265 section 5.2.3).
 fn domain(part: &[u8]) -> Option<&str> {
+    let value = attribute(part, b"domain")?;
+    Some(value.strip_prefix('.').unwrap_or(value)).filter(|domain| !domain.is_empty())
+}
+
+/// The value of a `Path` attribute; one without is none (RFC 6265 section 5.2.4).
+fn path(part: &[u8]) -> Option<&str> {
+    attribute(part, b"path").filter(|path| path.starts_with('/'))
+}
+
+fn attribute<'p>(part: &'p [u8], wanted: &[u8]) -> Option<&'p str> {
     let (name, value) = part.split_at_checked(part.iter().position(|byte| *byte == b'=')?)?;
-    if !name.trim_ascii().eq_ignore_ascii_case(b"domain") {
+    if !name.trim_ascii().eq_ignore_ascii_case(wanted) {
         return None;
     }
-    let value = std::str::from_utf8(&value[1..]).ok()?.trim();
-    Some(value.strip_prefix('.').unwrap_or(value)).filter(|domain| !domain.is_empty())
+    Some(std::str::from_utf8(&value[1..]).ok()?.trim())
 }
 
 /// Whether a cookie of the domain is for the host (RFC 6265 section 5.1.3).
@@ -168,6 +198,7 @@ mod tests {
         port: 28001,
         names: &["be.internal", "127.0.0.1"],
         asked: "shop.example.com",
+        path: None,
     };
 
     const OUTSIDE: Outside<'_> = Outside {
@@ -240,6 +271,7 @@ mod tests {
             port: 8443,
             names: &["fd00::5"],
             asked: "[fd00::5]:8443",
+            path: None,
         };
         let outside = Outside {
             https: true,
@@ -276,6 +308,39 @@ mod tests {
             cookie("s=1; Domain=be.internal; Path=/", &INSIDE, &by_address),
             "s=1; Path=/"
         );
+    }
+
+    #[test]
+    fn a_path_that_stands_in_for_another_becomes_that_again() {
+        let inside = Inside {
+            path: Some(("/api/", "/v2/")),
+            ..INSIDE
+        };
+        let location = |url: &str| {
+            let mut headers = head(&[("location", url)]);
+            hide(&mut headers, &inside, &OUTSIDE);
+            lines(&headers, "location")[0].to_owned()
+        };
+        for (url, expected) in [
+            ("/v2/login?a", "/api/login?a"),
+            ("/elsewhere", "/elsewhere"),
+            ("//be.internal/v2/a", "//shop.example.com/api/a"),
+            ("http://127.0.0.1:28001/v2/a#b", "https://shop.example.com/api/a#b"),
+            ("http://127.0.0.1:28001/other", "https://shop.example.com/other"),
+            ("http://other.example/v2/a", "http://other.example/v2/a"),
+            ("v2/a", "v2/a"),
+        ] {
+            assert_eq!(location(url), expected, "{url}");
+        }
+        let made = |line: &str| cookie(line, &inside, &OUTSIDE);
+        assert_eq!(made("s=1; Path=/v2/; HttpOnly"), "s=1; Path=/api/; HttpOnly");
+        assert_eq!(
+            made("s=1;path=/v2/cart;Domain=be.internal"),
+            "s=1; Path=/api/cart; Domain=shop.example.com"
+        );
+        for line in ["s=1; Path=/", "Path=/v2/", "s=1; Path=/v20", "s=1; Path=v2"] {
+            assert_eq!(made(line), line);
+        }
     }
 
     #[test]

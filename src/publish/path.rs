@@ -43,6 +43,35 @@ pub fn overridden(path_and_query: &str, literal: &str, with: &str) -> String {
     made
 }
 
+/// The contrary of [`overridden`], for a path that a target names: where it begins with `with`, `literal` stands in for that
+/// again. `None` for any other path, and for one that is the client's own already. What follows `?` or `#` stays.
+///
+/// Only whole segments count: `/v2` is no part of `/v20/a`.
+pub fn undone(path: &str, literal: &str, with: &str) -> Option<String> {
+    let (inner, outer) = (without_slash(with), without_slash(literal));
+    if outer.len() > inner.len() && behind(path, outer).is_some() {
+        return None;
+    }
+    let rest = behind(path, inner)?;
+    let outer = if rest.starts_with('/') { outer } else { literal };
+    let outer = if outer.is_empty() && !rest.starts_with('/') {
+        "/"
+    } else {
+        outer
+    };
+    Some([outer, rest].concat())
+}
+
+fn without_slash(path: &str) -> &str {
+    path.strip_suffix('/').unwrap_or(path)
+}
+
+/// What follows the first segments of a path, if it begins with these.
+fn behind<'p>(path: &'p str, segments: &str) -> Option<&'p str> {
+    let rest = path.strip_prefix(segments)?;
+    (rest.is_empty() || rest.starts_with(['/', '?', '#'])).then_some(rest)
+}
+
 /// `Host` for targets, ready to be used.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TargetHost {
@@ -95,6 +124,59 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_path_of_the_target_becomes_the_clients() {
+        for (path, literal, with, expected) in [
+            ("/v2/login?next=/v2/a", "/api/", "/v2/", Some("/api/login?next=/v2/a")),
+            ("/v2/login", "/api", "/v2", Some("/api/login")),
+            ("/v2", "/api/", "/v2/", Some("/api/")),
+            ("/v2?a", "/api", "/v2", Some("/api?a")),
+            ("/v2#a", "/api/", "/v2", Some("/api/#a")),
+            ("/v20/login", "/api/", "/v2", None),
+            ("/other", "/api/", "/v2/", None),
+            // All of a target under one path of the outside.
+            ("/login", "/shop/", "/", Some("/shop/login")),
+            ("/", "/shop/", "/", Some("/shop/")),
+            ("", "/shop/", "/", Some("/shop/")),
+            ("?a", "/shop", "/", Some("/shop?a")),
+            // The target knows what it is called outside.
+            ("/shop/login", "/shop/", "/", None),
+            ("/shop", "/shop/", "/", None),
+            ("/shopping", "/shop/", "/", Some("/shop/shopping")),
+            ("/a/b/c", "/a/", "/a/b/", Some("/a/c")),
+            // A rule without paths, or a path that no pattern matched.
+            ("/app/login", "", "/app/", Some("/login")),
+            ("/app", "", "/app", Some("/")),
+            ("/elsewhere", "", "/app", None),
+        ] {
+            assert_eq!(
+                undone(path, literal, with).as_deref(),
+                expected,
+                "{path} {literal} {with}"
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_an_override_does_is_undone(
+            literal in "(/[ab]{1,2}){1,2}/?",
+            rest in "(/[abc]{1,2}){0,3}/?(\\?[a=/]{0,3})?",
+            with in "(/[cd]{1,2}){0,2}/?",
+        ) {
+            let path = format!("{}{rest}", literal.trim_end_matches('/'));
+            let path = if path.len() < literal.len() { literal.clone() } else { path };
+            prop_assume!(path.starts_with(&literal));
+            let inside = overridden(&path, &literal, &with);
+            let again = undone(&inside, &literal, &with);
+            let known = without_slash(&literal).len() > without_slash(&with).len() && behind(&inside, without_slash(&literal)).is_some();
+            prop_assume!(!known);
+            // The slash at the end is the target's matter.
+            let bare = |path: &str| path.replacen("/?", "?", 1).trim_end_matches('/').to_owned();
+            prop_assert_eq!(again.as_deref().map(bare), Some(bare(&path)), "{}", inside);
+        }
+    }
 
     #[test]
     fn the_override_stands_in_for_what_the_rule_matched() {

@@ -16,6 +16,7 @@ use super::serve::Arrival;
 use crate::clock;
 use crate::fault::WebFault;
 use crate::observe::access::{AccessLog, Line, Served};
+use crate::observe::traffic::{Requests, Traffic};
 use crate::route::web::Site;
 use crate::secure::TlsFacts;
 
@@ -86,12 +87,22 @@ impl Record {
         self.host.to_str().unwrap_or_default()
     }
 
-    /// Writes the line.
-    pub(super) fn write(&self, log: &AccessLog) {
-        if !log.is_on() {
-            return;
-        }
+    /// Counts the request among those of its rule, and writes its line.
+    pub(super) fn end(&self, requests: &Requests, traffic: &Traffic, log: &AccessLog) {
         let now = clock::now();
+        // A WebSocket may stay for days: its request has ended when it began.
+        let switched = self.answered.filter(|_| self.status == StatusCode::SWITCHING_PROTOCOLS);
+        let taken = switched.unwrap_or(now).saturating_duration_since(self.since);
+        requests.count(self.status.as_u16(), taken, (self.received, self.sent));
+        if let Some(fault) = self.fault {
+            traffic.fault(fault);
+        }
+        if log.is_on() {
+            self.write(log, now);
+        }
+    }
+
+    fn write(&self, log: &AccessLog, now: Instant) {
         let trace = self.trace.digits();
         let asked = self.asked.as_ref().or(self.target.as_ref());
         let since_answer = self.answered.map(|answered| now.saturating_duration_since(answered));

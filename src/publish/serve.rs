@@ -8,19 +8,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HOST, LOCATION, TE};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, LOCATION, TE};
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, Version};
+use http::{HeaderValue, Method, Request, Response, Uri, Version};
 use tokio::time::timeout;
 
 mod answer;
 mod authenticate;
+mod reach;
 
 use super::affinity::Affinity;
+use super::compress::takes_gzip;
 use super::forward::{self, Relayed, Unforwarded, Upgraded};
 use super::headers::{self, Asked, Prepared};
 use super::lane::{Grounds, Lane};
-use super::path::{host_of, overridden};
+use super::path::overridden;
 use super::record::Record;
 use super::rewrite::{Facts, Kept, Rounds, Set, Url};
 use super::{Published, Publisher};
@@ -30,12 +32,13 @@ use crate::fault::{CloseReason, WebFault};
 use crate::inspect::guard::{Denied, client_of};
 use crate::listen;
 use crate::observe::access::Served;
+use crate::observe::traffic::Requests;
 use crate::route::path::Normal;
 use crate::route::redirect;
 use crate::route::web::Site;
 use crate::secure::TlsFacts;
 use crate::types::Authority;
-use crate::upstream::web::{Leased, Own, Wanted};
+use crate::upstream::web::Own;
 use crate::upstream::{Lease, Outcome, Pool, TargetId};
 use crate::wire::timer::Timer;
 use crate::wire::{Gone, Length, Sink, Source};
@@ -73,6 +76,7 @@ pub struct Departed {
     idle: Duration,
     lease: Lease,
     record: Record,
+    requests: Arc<Requests>,
     publisher: Arc<Publisher>,
 }
 
@@ -87,6 +91,7 @@ impl Departed {
             idle,
             lease,
             mut record,
+            requests,
             publisher,
             ..
         } = self;
@@ -98,7 +103,7 @@ impl Departed {
             }
             () = cut.cancelled() => CloseReason::Drained,
         };
-        record.write(&publisher.access_log);
+        publisher.note(&record, &requests);
         reason
     }
 }
@@ -175,7 +180,7 @@ impl Publisher {
                 if relayed.fault == Some(WebFault::ClientClosed) {
                     record.status = WebFault::ClientClosed.status();
                 }
-                record.write(&self.access_log);
+                self.note(&record, &grounds.requests);
                 relayed
                     .fault
                     .map_or(Ended::Answered, |fault| Ended::BrokeOff(reason_of(fault)))
@@ -186,21 +191,24 @@ impl Publisher {
                 idle,
                 lease,
                 record,
+                requests: grounds.requests.clone(),
                 publisher: self.clone(),
             })),
             Ok(Came::Answered) => {
-                record.write(&self.access_log);
+                self.note(&record, &grounds.requests);
                 Ended::Answered
             }
             Ok(Came::Gone) => {
                 record.fault = Some(WebFault::ClientClosed);
                 record.status = WebFault::ClientClosed.status();
-                record.write(&self.access_log);
+                self.note(&record, &grounds.requests);
                 Ended::BrokeOff(CloseReason::ClientClosed)
             }
             Err(stopped) => {
-                let ended = self.turn_away(&grounds.pages, stopped, &mut sink, &mut record).await;
-                record.write(&self.access_log);
+                let own = Some(&grounds.pages).filter(|pages| pages.has(stopped.fault.status()));
+                let pages = own.unwrap_or_else(|| published.pages(&arrival.facts.listener));
+                let ended = self.turn_away(pages, stopped, &mut sink, &mut record).await;
+                self.note(&record, &grounds.requests);
                 ended
             }
         }
@@ -216,11 +224,15 @@ impl Publisher {
         arrival: Arrival<'_>,
     ) -> Ended {
         let mut record = Record::new(request, &arrival);
-        let ended = self
-            .turn_away(&published.pages, fault.into(), &mut sink, &mut record)
-            .await;
-        record.write(&self.access_log);
+        let pages = published.pages(&arrival.facts.listener);
+        let ended = self.turn_away(pages, fault.into(), &mut sink, &mut record).await;
+        self.note(&record, self.traffic.unruled());
         ended
+    }
+
+    /// Counts a request that has ended, and writes its line.
+    fn note(&self, record: &Record, requests: &Requests) {
+        record.end(requests, &self.traffic, &self.access_log);
     }
 
     async fn turn_away<A: Sink>(
@@ -276,6 +288,8 @@ struct One<'a> {
 struct Directed<'a> {
     lane: &'a Arc<Lane>,
     target: PathAndQuery,
+    /// The part of the client's path that an override stands in for; `None` if rewriting made another path before.
+    literal: Option<&'a str>,
     /// The sets that were applied to it, with what each has to know for the answer.
     kept: Vec<(Arc<Set>, Kept)>,
 }
@@ -296,6 +310,10 @@ impl<'a> One<'a> {
         let (mut head, ()) = request.into_parts();
         if head.method == Method::TRACE || head.method == Method::CONNECT {
             return Err(WebFault::InvalidMethod.into());
+        }
+        // Of two proofs one program would take the first and the next one the last.
+        if head.headers.get_all(AUTHORIZATION).iter().nth(1).is_some() {
+            return Err(WebFault::InvalidRequest.into());
         }
         let target = head.uri.path_and_query().cloned().ok_or(WebFault::InvalidRequest)?;
         let normal = Normal::of(&target).map_err(|_| WebFault::UnsafePath)?;
@@ -319,7 +337,8 @@ impl<'a> One<'a> {
             url: target.as_str(),
             trace: record.trace,
         };
-        let prepared = headers::prepare(&mut head.headers, &asked, &self.published.web.forwarded);
+        let mut prepared = headers::prepare(&mut head.headers, &asked, &self.published.web.forwarded);
+        prepared.takes_gzip = self.site.rule.compress && takes_gzip(&head.headers);
         if prepared.hop.websocket && body.length() != Length::NONE {
             return Err(WebFault::InvalidRequest.into());
         }
@@ -356,6 +375,7 @@ impl<'a> One<'a> {
         prepared: &Prepared,
         record: &Record,
     ) -> Result<Direction<'a>, Stopped> {
+        let mut is_moved = false;
         let mut rounds = Rounds::default();
         let mut kept = Vec::new();
         let original = head.uri.path_and_query().map_or("/", PathAndQuery::as_str).to_owned();
@@ -377,7 +397,6 @@ impl<'a> One<'a> {
                     port: self.arrival.facts.local.port(),
                     https: self.arrival.tls.is_some(),
                     tls: self.arrival.tls,
-                    ciphers_offered: "",
                     certificate: None,
                     round_trip: None,
                     received: 0,
@@ -390,7 +409,9 @@ impl<'a> One<'a> {
                 let url = rewritten.url(before);
                 kept.push((set.clone(), rewritten.kept));
                 if let Some(url) = url {
-                    normal = Normal::parse(&url).map_err(|_| WebFault::UnsafePath)?;
+                    let rewritten = Normal::parse(&url).map_err(|_| WebFault::UnsafePath)?;
+                    is_moved |= rewritten.path() != normal.path();
+                    normal = rewritten;
                 }
                 if rewritten.reevaluate {
                     rounds.take()?;
@@ -404,7 +425,12 @@ impl<'a> One<'a> {
                 }
                 None => normal.path_and_query().clone(),
             };
-            return Ok(Direction::Forward(Directed { lane, target, kept }));
+            return Ok(Direction::Forward(Directed {
+                lane,
+                target,
+                literal: (!is_moved).then_some(matched.literal),
+                kept,
+            }));
         }
     }
 
@@ -460,7 +486,7 @@ impl<'a> One<'a> {
         let affinity = roster.derived::<Affinity<TargetId>>();
         let stays = affinity.and_then(|affinity| affinity.target(request.headers()).cloned());
         let mut timer = Timer::default();
-        let mut tried: Vec<TargetId> = Vec::new();
+        let (mut tried, mut failed): (Vec<TargetId>, Option<WebFault>) = (Vec::new(), None);
         lane.way.budget().deposit();
         let (lease, answer) = loop {
             let now = clock::now();
@@ -468,7 +494,10 @@ impl<'a> One<'a> {
                 pool.pick(stays.as_ref(), now)
             } else {
                 pool.pick_besides(&tried, now)
-            }?;
+            };
+            // Where nobody is left to be tried, what went wrong with the last one says more.
+            let lease = lease.map_err(|fault| failed.unwrap_or(fault))?;
+            record.retries += u32::from(failed.is_some());
             record.asked_host = self.host_for(lane, &lease, request.headers_mut(), None);
             record.served = Some(Served {
                 address: lease.address(),
@@ -478,12 +507,12 @@ impl<'a> One<'a> {
                 reused: false,
             });
             let may_try_again = record.retries < settings.retries.max;
-            let mut leased = match self.lease(lane, &lease, record.asked_host.as_ref(), upgrade).await {
+            let mut leased = match self.reach(lane, &lease, record.asked_host.as_ref(), upgrade, now).await {
                 Ok(leased) => leased,
                 Err(fault) => {
                     lease.report(Outcome::Failed(fault), clock::now());
                     if may_try_again && lane.way.budget().withdraw() {
-                        record.retries += 1;
+                        failed = Some(fault);
                         tried.push(lease.target().clone());
                         continue;
                     }
@@ -503,7 +532,7 @@ impl<'a> One<'a> {
                         lease.report(Outcome::Failed(fault), clock::now());
                     }
                     if again && may_try_again && lane.way.budget().withdraw() {
-                        record.retries += 1;
+                        failed = Some(fault);
                         // A connection that had waited too long says nothing of its target.
                         if !reused {
                             tried.push(lease.target().clone());
@@ -524,44 +553,6 @@ impl<'a> One<'a> {
         self.answer(answer, directed, prepared, (&lease, cookies), record)
             .relay(sink, lease)
             .await
-    }
-
-    /// Puts `Host` for the target, and says what it is. `asked` is what the client asked under, where the request is not
-    /// the client's own.
-    fn host_for(&self, lane: &Lane, lease: &Lease, fields: &mut HeaderMap, asked: Option<&str>) -> Option<HeaderValue> {
-        let is_tls = lane.way.connector().is_tls();
-        let host = lane
-            .host
-            .value(|| host_of(lease.host(), lease.address().port(), is_tls));
-        let host = host.or_else(|| asked.and_then(|asked| HeaderValue::from_str(asked).ok()));
-        if let Some(host) = host {
-            fields.insert(HOST, host);
-        }
-        fields.get(HOST).cloned()
-    }
-
-    async fn lease(
-        &self,
-        lane: &Lane,
-        lease: &Lease,
-        host: Option<&HeaderValue>,
-        upgrade: bool,
-    ) -> Result<Leased, WebFault> {
-        let host = host.and_then(|host| host.to_str().ok()).unwrap_or_default();
-        let wanted = Wanted {
-            host,
-            upgrade,
-            own: lane.way.settings().dedicated.then_some(self.arrival.own),
-        };
-        lane.way.lease(lease.address(), wanted).await.map_err(|fault| {
-            tracing::debug!(
-                pool = lane.forward.pool,
-                target = %lease.target(),
-                cause = fault.code(),
-                "target not reached: {fault}"
-            );
-            fault.web()
-        })
     }
 }
 

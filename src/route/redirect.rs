@@ -13,7 +13,7 @@ use crate::types::Authority;
 
 /// The `Location` for a request that asked `host` for `target`.
 ///
-/// Towards a listener the host stays, with the scheme and the (first) port of that listener. Path and query go with it
+/// Towards a listener the host stays, with the scheme and the port under which clients find that listener. Path and query go with it
 /// as the redirect says; the path goes behind that of a URL, and the query behind its own.
 ///
 /// # Errors
@@ -55,10 +55,9 @@ fn origin(listener: &Listener, host: &Authority) -> Result<String, WebFault> {
             return Err(WebFault::Internal);
         }
     };
-    let port = listener.bind.first().map(std::net::SocketAddr::port);
     let there = Authority {
         host: host.host.clone(),
-        port: port.filter(|port| *port != usual),
+        port: listener.port().filter(|port| *port != usual),
     };
     Ok(format!("{scheme}://{there}"))
 }
@@ -82,7 +81,7 @@ mod tests {
     use super::*;
 
     fn listeners() -> BTreeMap<String, Listener> {
-        let listener = |protocol, bind: &str| Listener {
+        let listener = |protocol, bind: &str, external_port| Listener {
             protocol,
             session_gateway: false,
             bind: bind.split(' ').map(|address| address.parse().unwrap()).collect(),
@@ -90,14 +89,19 @@ mod tests {
             certificates: Vec::new(),
             udp: false,
             host_redirects: BTreeMap::new(),
+            external_port,
+            error_pages: BTreeMap::new(),
         };
         [
-            ("main", ListenerProtocol::Https, "0.0.0.0:443 [::]:443"),
-            ("alternative", ListenerProtocol::Https, "[::]:8443"),
-            ("plain", ListenerProtocol::Http, "0.0.0.0:80"),
-            ("odd", ListenerProtocol::Http, "0.0.0.0:443"),
+            ("main", ListenerProtocol::Https, "0.0.0.0:443 [::]:443", None),
+            ("alternative", ListenerProtocol::Https, "[::]:8443", None),
+            ("mapped", ListenerProtocol::Https, "[::]:8443", Some(443)),
+            ("mapped elsewhere", ListenerProtocol::Https, "[::]:443", Some(10_443)),
+            ("chosen", ListenerProtocol::Https, "[::]:0", None),
+            ("plain", ListenerProtocol::Http, "0.0.0.0:80", None),
+            ("odd", ListenerProtocol::Http, "0.0.0.0:443", None),
         ]
-        .map(|(name, protocol, bind)| (name.to_owned(), listener(protocol, bind)))
+        .map(|(name, protocol, bind, port)| (name.to_owned(), listener(protocol, bind, port)))
         .into()
     }
 
@@ -119,6 +123,9 @@ mod tests {
         for (name, host, expected) in [
             ("main", "shop.test:80", "https://shop.test/a/b?c=d&e"),
             ("alternative", "shop.test", "https://shop.test:8443/a/b?c=d&e"),
+            ("mapped", "shop.test:8080", "https://shop.test/a/b?c=d&e"),
+            ("mapped elsewhere", "shop.test", "https://shop.test:10443/a/b?c=d&e"),
+            ("chosen", "shop.test", "https://shop.test/a/b?c=d&e"),
             ("plain", "shop.test:8443", "http://shop.test/a/b?c=d&e"),
             ("odd", "192.0.2.1", "http://192.0.2.1:443/a/b?c=d&e"),
             ("main", "[2001:db8::1]:80", "https://[2001:db8::1]/a/b?c=d&e"),

@@ -7,7 +7,7 @@ use quinn::crypto::rustls::{HandshakeData, QuicServerConfig};
 use rustls::server::{NoServerSessionStorage, ResolvesServerCert};
 use rustls::{CipherSuite, ProtocolVersion, ServerConfig};
 
-use super::{Tickets, TlsFacts};
+use super::{Offer, Tickets, TlsFacts};
 use crate::fault::CloseReason;
 use crate::listen::{Arriving, Facts, Permit, quic_transport};
 
@@ -94,6 +94,7 @@ fn facts_of(connection: &quinn::Connection) -> TlsFacts {
         alpn: true,
         h2: false,
         resumed: false,
+        offered: Offer::default(),
     }
 }
 

@@ -1,9 +1,11 @@
 //! Patterns of hosts and paths, as the application gateway's rules have them.
 
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::str::FromStr;
 
-/// A host name, or a pattern of several: `*` stands for any number of characters, dots among them, `?` for one.
+/// A host name, or a pattern of several: `*` stands for any number of characters, dots among them, `?` for one. Or an
+/// address; of IPv6 it is written in brackets, and kept without them in its one spelling.
 ///
 /// Lower case, without a dot at the end. `*` at most once in a label and twice in a name, at most four wildcards in all,
 /// no two of them beside each other (behaviour sheet of the application gateway, section 1).
@@ -67,6 +69,10 @@ impl FromStr for HostPattern {
     type Err = InvalidHostPattern;
 
     fn from_str(text: &str) -> Result<Self, InvalidHostPattern> {
+        if let Some(address) = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            let address: Ipv6Addr = address.parse().map_err(|_| InvalidHostPattern)?;
+            return Ok(Self(address.to_string()));
+        }
         let text = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
         let stars = text.matches('*').count();
         let wildcards = stars + text.matches('?').count();
@@ -84,7 +90,11 @@ impl FromStr for HostPattern {
 
 impl fmt::Display for HostPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        if self.0.contains(':') {
+            write!(f, "[{}]", self.0)
+        } else {
+            f.write_str(&self.0)
+        }
     }
 }
 
@@ -92,7 +102,7 @@ impl fmt::Display for HostPattern {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a host is letters, digits, - and . with at most four wildcards (* for any characters, ? for one), \
-     * once in a label and twice in all"
+     * once in a label and twice in all; or an IPv6 address in brackets"
 )]
 pub struct InvalidHostPattern;
 
@@ -185,6 +195,27 @@ mod tests {
         assert!(covers("?.a.com", "?.a.com"));
         assert!(!covers("?.a.com", "*.a.com") && !covers("x.a.com", "*.a.com") && !covers("*.a.com", "a.com"));
         assert!(!covers("*.a.com", "*a.com") && !covers("a*.com", "*a.com"));
+    }
+
+    #[test]
+    fn an_address_of_ipv6_has_one_spelling() {
+        let pattern: HostPattern = "[2001:DB8:0::1]".parse().unwrap();
+        assert!(pattern.is_exact() && pattern.matches("2001:db8::1") && !pattern.matches("2001:db8::2"));
+        assert_eq!(
+            (pattern.as_str(), pattern.to_string().as_str()),
+            ("2001:db8::1", "[2001:db8::1]")
+        );
+        assert_eq!(pattern.to_string().parse(), Ok(pattern));
+        for text in [
+            "2001:db8::1",
+            "[2001:db8::*]",
+            "[::1",
+            "[fe80::1%eth0]",
+            "[192.0.2.1]",
+            "[]",
+        ] {
+            assert_eq!(text.parse::<HostPattern>(), Err(InvalidHostPattern), "{text}");
+        }
     }
 
     #[test]

@@ -30,10 +30,12 @@ mod view;
 use due::Due;
 use ejection::{Ejections, may_eject};
 pub use lease::{Lease, Outcome};
-pub use roster::{Derive, DeriveNothing, Roster, TargetId};
+#[cfg(test)]
+pub(crate) use roster::DeriveNothing;
+pub use roster::{Derive, Roster, TargetId};
 pub use standing::Condition;
 use standing::Standing;
-pub use view::{PoolView, TargetView};
+pub use view::{Census, PoolView, TargetView};
 
 /// The targets of a pool, as one backend speaks to them.
 #[derive(Debug)]

@@ -19,7 +19,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use super::balance::Dice;
-use super::pool::{Cause, Derive, Placed, Pool, PoolView, Settings, TargetId};
+use super::pool::{Cause, Census, Derive, Placed, Pool, PoolView, Settings, TargetId};
 use super::probe::{Check, Reach, Recipe, keep_watch};
 use super::resolve::{Ask, Name, NameView, Servers, follow};
 use crate::clock;
@@ -197,6 +197,20 @@ impl Pools {
         let found = self.shared.found.load();
         let of_name = found.get(pool)?;
         of_name.iter().find(|pool| pool.backend() == backend).cloned()
+    }
+
+    /// How many targets each pool has of each kind at `now`, by name and backend.
+    pub fn census(&self, now: Instant) -> Vec<Census> {
+        let mut pools: Vec<_> = {
+            let inner = self.shared.inner.lock();
+            inner
+                .pools
+                .iter()
+                .map(|(key, used)| (key.clone(), used.pool.clone()))
+                .collect()
+        };
+        pools.sort_by(|(one, _), (other, _)| one.cmp(other));
+        pools.into_iter().map(|(_, pool)| pool.census(now)).collect()
     }
 
     /// How everything stands at `now`.

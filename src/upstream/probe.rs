@@ -24,13 +24,11 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::balance::Dice;
 use super::pool::{Condition, TargetId};
-use super::set_options;
 use crate::clock;
 use crate::config::web::{self, Backend, BackendHost, BackendVersion, ProbeProtocol};
 
@@ -153,36 +151,6 @@ impl From<Unreached> for ProbeFault {
             code: unreached.code,
             words: unreached.words,
         }
-    }
-}
-
-/// Connections without TLS. A target that should have TLS is not reached.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Plain;
-
-impl Reach for Plain {
-    fn reach<'a>(&'a self, way: &'a Way) -> Pin<Box<dyn Future<Output = Result<Reached, Unreached>> + Send + 'a>> {
-        Box::pin(async {
-            let fault = |code, is_timeout, words: String| Unreached {
-                code,
-                words,
-                is_timeout,
-            };
-            if way.settings.tls.is_some() {
-                return Err(fault("no_tls", false, "this node has no TLS for probes".to_owned()));
-            }
-            let connected = timeout(way.settings.connect_timeout, TcpStream::connect(way.address)).await;
-            let io = match connected {
-                Ok(Ok(io)) => io,
-                Ok(Err(cause)) => return Err(fault("refused", false, cause.to_string())),
-                Err(_) => return Err(fault("connect_timeout", true, "no connection in time".to_owned())),
-            };
-            set_options(&io).map_err(|cause| fault("system", false, cause.to_string()))?;
-            Ok(Reached {
-                io: Box::new(io),
-                tls: None,
-            })
-        })
     }
 }
 

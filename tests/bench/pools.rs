@@ -15,14 +15,17 @@
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+use std::any::Any;
+use std::future::Future;
 use std::hint::black_box;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::StatusCode;
 use portcullis::config::web::{self, Action, Balance, Forward, Guard, HeaderPolicy, PoolTarget, Rule, Web};
-use portcullis::upstream::probe::Plain;
-use portcullis::upstream::{DeriveNothing, Fittings, Home, Outcome, Pool, Pools};
+use portcullis::upstream::probe::{Reach, Reached, Unreached, Way};
+use portcullis::upstream::{Derive, Fittings, Home, Outcome, Pool, Pools, TargetId};
 use tokio::runtime::Builder;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -139,6 +142,7 @@ fn publish(pool: web::Pool) -> Web {
         request_headers: HeaderPolicy::default(),
         response_headers: HeaderPolicy::default(),
         max_body: None,
+        compress: false,
     };
     config.rules.insert("rule".into(), rule);
     config
@@ -146,7 +150,28 @@ fn publish(pool: web::Pool) -> Web {
 
 fn fittings() -> Fittings {
     Fittings {
-        reach: Arc::new(Plain),
-        derive: Arc::new(DeriveNothing),
+        reach: Arc::new(Nothing),
+        derive: Arc::new(Nothing),
+    }
+}
+
+/// Probes that hear nothing, and clients that stay with nobody.
+#[derive(Debug)]
+struct Nothing;
+
+impl Reach for Nothing {
+    fn reach<'a>(&'a self, _way: &'a Way) -> Pin<Box<dyn Future<Output = Result<Reached, Unreached>> + Send + 'a>> {
+        Box::pin(std::future::pending())
+    }
+}
+
+impl Derive for Nothing {
+    fn derive(
+        &self,
+        _pool: &str,
+        _backend: Option<&str>,
+        _targets: &mut dyn Iterator<Item = &TargetId>,
+    ) -> Box<dyn Any + Send + Sync> {
+        Box::new(())
     }
 }

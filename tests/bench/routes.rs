@@ -183,6 +183,8 @@ fn listener() -> Listener {
         certificates: Vec::new(),
         udp: false,
         host_redirects: BTreeMap::new(),
+        external_port: None,
+        error_pages: BTreeMap::new(),
     }
 }
 
@@ -209,6 +211,7 @@ fn rule(n: usize, listeners: Vec<String>, host: &str, paths: usize) -> Rule {
         request_headers: HeaderPolicy::default(),
         response_headers: HeaderPolicy::default(),
         max_body: None,
+        compress: false,
     }
 }
 

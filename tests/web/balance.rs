@@ -1,6 +1,7 @@
 //! How requests are spread over the targets of a pool.
 
 use std::sync::mpsc::sync_channel;
+use std::time::Duration;
 
 use crate::rig::{Ask, Http, Origin, PATIENCE, Shop, access_line_of, counts, patiently, until_all_serve};
 use crate::support::Gateway;
@@ -80,6 +81,37 @@ fn a_target_that_is_busy_gets_less_by_choice() {
     assert!(after[1] > after[0], "{after:?}");
     drop(free);
     drop(waiting);
+}
+
+#[test]
+fn a_target_that_became_healthy_gets_its_share_little_by_little() {
+    const RISE: Duration = Duration::from_secs(6);
+    let (old, back) = (Origin::named("old"), Origin::named("back"));
+    back.answer_probes_with(500);
+    let gateway = Shop::of_all(&[&old, &back]).pool("slow_start = \"6 s\"").start();
+    let started = portcullis::clock::now();
+    let mut browser = Http::One.connect(&gateway);
+    patiently("one is unhealthy, and the other has its whole share", || {
+        let before = back.seen().len();
+        (0..4).for_each(|_| drop(browser.ask(&Ask::get("shop.test", "/"))));
+        back.seen().len() == before && started.elapsed() > RISE + Duration::from_secs(1)
+    });
+    let known_well = portcullis::clock::now();
+    let seen = back.seen().len();
+    back.answer_probes_with(200);
+    patiently("it is back", || {
+        browser.ask(&Ask::get("shop.test", "/"));
+        back.seen().len() > seen
+    });
+    let share = added(&gateway, Http::Two, &[&old, &back], 40);
+    // It is back for no longer than that: its part is a tenth at first, and then what has gone of the time.
+    let most = (known_well.elapsed().as_secs_f64() / RISE.as_secs_f64()).clamp(0.1, 1.0);
+    let most = 40.0 * most / (1.0 + most) + 3.0;
+    assert!(share[1] as f64 <= most, "{share:?}, at most {most}");
+    patiently("it has its whole share", || {
+        added(&gateway, Http::One, &[&old, &back], 20) == [10, 10]
+    });
+    assert!(known_well.elapsed() >= RISE / 2, "{:?}", known_well.elapsed());
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-use crate::rig::{Ask, Frames, Origin, PATIENCE, Shop, read, try_read};
+use crate::rig::{Ask, Frames, Origin, PATIENCE, Shop, patiently, read, try_read};
 use crate::support::raw;
 
 #[test]
@@ -48,6 +48,34 @@ fn idle_connections_are_closed_and_running_requests_finished() {
     assert!(gateway.wait().success());
     assert!(begun.elapsed() < Duration::from_secs(9), "{:?}", begun.elapsed());
     assert!(TcpStream::connect(gateway.address).is_err());
+}
+
+#[test]
+fn targets_see_at_once_that_nobody_will_ask_them_again() {
+    let (go, wait) = sync_channel::<()>(1);
+    let wait = parking_lot::Mutex::new(wait);
+    let origin = Origin::new(move |exchange| {
+        if exchange.target() == "/running" {
+            wait.lock().recv_timeout(PATIENCE).unwrap();
+        }
+        exchange.reply("done");
+    });
+    let mut gateway = Shop::of(&origin)
+        .probe("path = \"/probe\"\ninterval = \"1 h\"\ntimeout = \"5 s\"\n")
+        .start();
+    patiently("the only probe is over", || origin.closed() == 1);
+    let mut running = raw::tls(&gateway);
+    running.write_all(&Ask::get("shop.test", "/running").bytes()).unwrap();
+    origin.wait_for(1);
+    let mut other = raw::tls(&gateway);
+    other.write_all(&Ask::get("shop.test", "/").bytes()).unwrap();
+    assert_eq!(read(&mut other).text(), "done");
+    assert_eq!((origin.connections(), origin.closed()), (3, 1));
+    gateway.signal("TERM");
+    patiently("the connection that waits is closed", || origin.closed() == 2);
+    go.send(()).unwrap();
+    assert_eq!(read(&mut running).text(), "done", "what runs goes on");
+    assert!(gateway.wait().success());
 }
 
 #[test]

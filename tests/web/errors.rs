@@ -213,6 +213,48 @@ fn a_version_that_is_not_spoken_is_refused() {
 }
 
 #[test]
+fn whoever_speaks_http_to_a_port_of_tls_is_told_so_on_a_page() {
+    let origin = Origin::named("shop");
+    let shop = Shop::of(&origin);
+    let gateway = shop.start();
+    let asked = |bytes: &[u8]| {
+        let mut stream = crate::rig::browser::plain(gateway.address);
+        stream.write_all(bytes).unwrap();
+        let answer = read(&mut stream);
+        assert!(raw::is_closed(&mut stream));
+        answer
+    };
+    let mut stream = crate::rig::browser::plain(gateway.address);
+    stream.write_all(&Ask::new("HEAD", "shop.test", "/").bytes()).unwrap();
+    assert_eq!(read_head(&mut stream).status, 400);
+    assert!(raw::is_closed(&mut stream), "no body comes behind it");
+    for ask in [
+        Ask::get("shop.test", "/get?x=1"),
+        Ask::post("shop.test", "/post", "a body"),
+        Ask::get("no.test", "/other"),
+    ] {
+        let answer = asked(&ask.bytes());
+        assert_eq!((answer.status, answer.field("connection")), (400, "close"), "{ask:?}");
+        assert!(answer.field("content-type").starts_with("text/html"), "{ask:?}");
+        assert!(answer.text().contains("https://"), "{}", answer.text());
+        let line = access_line_of(&gateway, &ask.target);
+        assert_eq!(line["error_info"], "http_to_https_port", "{line}");
+        assert_eq!(
+            (&line["original_host"], &line["ssl_enabled"]),
+            (&ask.host.as_str().into(), &"off".into())
+        );
+    }
+    let answer = asked(b"hello there\r\n\r\n");
+    assert_eq!(answer.status, 400);
+    assert!(answer.text().contains("https://"), "{}", answer.text());
+    // The page may be one's own.
+    fs::write(gateway.folder().join("page"), "<p>own").unwrap();
+    shop.table("[error_pages]\n400 = \"page\"").apply(&gateway);
+    assert_eq!(asked(&Ask::get("shop.test", "/").bytes()).text(), "<p>own");
+    assert!(origin.seen().is_empty());
+}
+
+#[test]
 fn a_client_that_goes_away_is_told_to_nobody_and_leaves_nothing_running() {
     let (gone, closed) = std::sync::mpsc::sync_channel(1);
     let origin = Origin::new(move |exchange| {
@@ -286,6 +328,45 @@ fn pages_of_ones_own_stand_in_for_errors_of_the_gateway_and_of_nobody_else() {
     fs::write(gateway.folder().join("all-502"), "<p>another").unwrap();
     with_pages(shop.path(&["/dead"], "pool = \"refusing\"")).apply(&gateway);
     assert_eq!(send(&gateway, Ask::get("bare.test", "/").bytes()).text(), "<p>another");
+}
+
+#[test]
+fn pages_of_a_listener_stand_behind_those_of_a_rule_and_before_the_general_ones() {
+    let shop = Shop::of(&Origin::named("shop")).plain();
+    let gateway = shop.start();
+    for name in ["all-404", "all-502", "all-400", "public-404", "public-502", "rule-502"] {
+        fs::write(gateway.folder().join(name), format!("<p>{name}")).unwrap();
+    }
+    shop.setup(|setup| {
+        setup.listener("session_gateway = false\nerror_pages = { 404 = \"public-404\", 502 = \"public-502\" }\n")
+    })
+    .table(
+        "[error_pages]\n400 = \"all-400\"\n404 = \"all-404\"\n502 = \"all-502\"\n[pool.none]\ntargets = []\n\
+             [rule.bare]\nhosts = [\"bare.test\"]\npriority = 30\npool = \"none\"\n\
+             [rule.own]\nhosts = [\"own.test\"]\npriority = 40\npool = \"none\"\nerror_pages = { 502 = \"rule-502\" }",
+    )
+    .apply(&gateway);
+    let unsafe_path = Ask::get("own.test", "/..%2f");
+    for http in Http::BOTH {
+        let mut browser = http.connect(&gateway);
+        for (ask, expected) in [
+            (Ask::get("unknown.test", "/"), "<p>public-404"),
+            (Ask::get("bare.test", "/"), "<p>public-502"),
+            (Ask::get("own.test", "/"), "<p>rule-502"),
+            (unsafe_path.clone(), "<p>all-400"),
+        ] {
+            assert_eq!(browser.ask(&ask).text(), expected, "{http:?} {ask:?}");
+        }
+    }
+    let mut stream = crate::rig::browser::plain(crate::rig::second_address(&gateway));
+    for (host, expected) in [
+        ("unknown.test", "<p>all-404"),
+        ("bare.test", "<p>all-502"),
+        ("own.test", "<p>rule-502"),
+    ] {
+        stream.write_all(&Ask::get(host, "/").bytes()).unwrap();
+        assert_eq!(read(&mut stream).text(), expected, "{host}");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use crate::rig::{Ask, Frames, Http, Origin, Shop, read, send};
+use crate::rig::{Ask, Frames, Http, Origin, Shop, access_line_of, read, send};
 use crate::support::raw;
 
 #[test]
@@ -112,6 +112,24 @@ fn underscores_and_periods_pass_and_what_an_application_would_misread_does_not()
         );
         assert!(!seen.has("x!odd") && !seen.has("x~odd'"), "{}", seen.head);
     }
+}
+
+#[test]
+fn two_proofs_are_one_too_many() {
+    let origin = Origin::named("shop");
+    let gateway = Shop::of(&origin).start();
+    for http in Http::BOTH {
+        let mut browser = http.connect(&gateway);
+        let ask = |target: &str| Ask::get("shop.test", target).with("authorization", "Basic YW5uOnNlY3JldA==");
+        let twice = format!("/{http:?}-twice");
+        let answer = browser.ask(&ask(&twice).with("authorization", "Bearer another"));
+        assert_eq!(answer.status, 400, "{http:?}");
+        assert_eq!(access_line_of(&gateway, &twice)["error_info"], "invalid_request");
+        // The connection is as good as before.
+        assert_eq!(browser.ask(&ask("/once")).status, 200, "{http:?}");
+        assert_eq!(origin.last().field("authorization"), "Basic YW5uOnNlY3JldA==");
+    }
+    assert!(origin.seen().iter().all(|seen| seen.target() == "/once"));
 }
 
 #[test]

@@ -173,6 +173,34 @@ fn an_address_of_ipv6_is_a_host_as_a_whole() {
 }
 
 #[test]
+fn a_rule_may_name_an_address() {
+    let (six, four) = (Origin::named("six"), Origin::named("four"));
+    let gateway = Shop::of(&six)
+        .setup(|setup| setup.listener("session_gateway = false\n"))
+        .hosts("hosts = [\"[2001:DB8:0::1]\"]\npriority = 10")
+        .table(&format!(
+            "[pool.four]\ntargets = [{}]\n[rule.four]\nhosts = [\"192.0.2.1\"]\npriority = 20\npool = \"four\"",
+            four.quoted()
+        ))
+        .start();
+    for http in Http::BOTH {
+        let mut browser = http.connect(&gateway);
+        for (host, expected) in [
+            ("[2001:db8::1]", Some("six")),
+            ("[2001:db8:0:0::1]:8443", Some("six")),
+            ("192.0.2.1:443", Some("four")),
+            ("[2001:db8::2]", None),
+        ] {
+            let answer = browser.ask(&Ask::get(host, "/"));
+            match expected {
+                Some(name) => assert_eq!((answer.status, answer.text()), (200, name), "{http:?} {host}"),
+                None => assert_eq!(answer.status, 404, "{http:?} {host}"),
+            }
+        }
+    }
+}
+
+#[test]
 fn the_authority_of_the_request_line_is_the_host() {
     let (a, b) = (Origin::named("a"), Origin::named("b"));
     let gateway = Shop::of(&a)

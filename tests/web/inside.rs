@@ -42,6 +42,55 @@ fn a_location_of_the_inside_becomes_one_of_the_outside() {
 }
 
 #[test]
+fn a_path_that_an_override_made_becomes_the_clients_again() {
+    let origin = Origin::new(|exchange| {
+        exchange.body();
+        let own = exchange.seen().field("x-own").to_owned();
+        let fields = match exchange.target().as_str() {
+            "/v2/path" => "Location: /v2/login?next=/v2/a\r\nSet-Cookie: s=1; Path=/v2/; HttpOnly\r\n".to_owned(),
+            "/v2/url" => format!("Location: http://{own}/v2/a#b\r\nSet-Cookie: s=1; Path=/\r\n"),
+            "/v2/other" => "Location: /elsewhere\r\nSet-Cookie: s=1; Path=/v20\r\n".to_owned(),
+            other => panic!("{other}"),
+        };
+        exchange.reply_with(302, &fields, "");
+    });
+    let own = origin.address.to_string();
+    let shop = Shop::of(&origin)
+        .backend("path_override = \"/v2/\"")
+        .path(&["/api/*"], "pool = \"shop\"\nbackend = \"shop\"");
+    let gateway = shop.start();
+    let ask = |http: Http, path: &str| {
+        let ask = Ask::get("shop.test", path).with("x-own", &own);
+        let answer = http.connect(&gateway).ask(&ask);
+        let [location, cookie] = ["location", "set-cookie"].map(|name| answer.field(name).to_owned());
+        (location, cookie)
+    };
+    let told = |location: &str, cookie: &str| (location.to_owned(), cookie.to_owned());
+    for http in Http::BOTH {
+        let (location, cookie) = ask(http, "/api/path");
+        assert_eq!(
+            (location.as_str(), cookie.as_str()),
+            ("/api/login?next=/v2/a", "s=1; Path=/api/; HttpOnly"),
+            "{http:?}"
+        );
+        assert_eq!(
+            ask(http, "/api/url"),
+            told("https://shop.test/api/a#b", "s=1; Path=/"),
+            "{http:?}"
+        );
+        assert_eq!(
+            ask(http, "/api/other"),
+            told("/elsewhere", "s=1; Path=/v20"),
+            "{http:?}"
+        );
+        // Where no path of the rule matched, the override was put before the whole.
+        assert_eq!(ask(http, "/path").0, "/login?next=/v2/a", "{http:?}");
+    }
+    shop.backend("hide_inside = false").apply(&gateway);
+    assert_eq!(ask(Http::One, "/api/path").0, "/v2/login?next=/v2/a");
+}
+
+#[test]
 fn a_location_stays_where_the_rule_says_so() {
     let origin = Origin::new(|exchange| {
         let own = exchange.seen().field("x-own").to_owned();

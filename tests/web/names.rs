@@ -1,6 +1,7 @@
 //! Targets by name: all of its addresses, for as long as the name server says, and the last ones that were known after that.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 use crate::rig::names::{Names, Record};
 use crate::rig::{Ask, Http, Origin, Shop, counts, patiently, until_all_serve};
@@ -83,6 +84,15 @@ fn another_name_server_is_asked_as_soon_as_it_is_configured() {
         browser.ask(&Ask::get("shop.test", "/")).text() == "two"
     });
     assert!(!two.seen().is_empty());
+}
+
+#[test]
+fn the_first_request_finds_names_that_take_a_moment() {
+    let ((one, _two), names) = (pair(), Names::start());
+    names.set("app.inside.test", Record::Late(ONE, Duration::from_millis(300)));
+    let gateway = shop(one.address.port(), &names).start();
+    let answer = Http::One.connect(&gateway).ask(&Ask::get("shop.test", "/"));
+    assert_eq!((answer.status, answer.text()), (200, "one"));
 }
 
 #[test]

@@ -48,7 +48,7 @@ fn a_probe_asks_for_its_path_under_its_host() {
 }
 
 /// What the operator's socket says of the only pool.
-fn told(gateway: &Gateway) -> Value {
+pub(crate) fn told(gateway: &Gateway) -> Value {
     let mut socket = UnixStream::connect(gateway.folder().join("admin.sock")).unwrap();
     socket
         .write_all(b"GET /api/v1/pools HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")
@@ -74,6 +74,81 @@ fn the_operator_is_told_how_targets_stand_and_why() {
     assert_eq!(second["reason"], "status_mismatch");
     assert_eq!(second["address"], sick.address.to_string());
     assert!(second["words"].as_str().unwrap().contains("503"), "{second}");
+}
+
+#[test]
+fn each_reason_has_its_word() {
+    let probed = |answer: &'static str, is_held: bool| {
+        let origin = Origin::named("any");
+        origin.answer_probes(move |exchange| {
+            exchange.send(answer);
+            if is_held {
+                exchange.wait_until_closed();
+            }
+            exchange.close();
+        });
+        origin
+    };
+    let refused = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let refusing = format!("\"{}\"", refused.local_addr().unwrap());
+    drop(refused);
+    let origins = [
+        ("", probed("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nready", false)),
+        (
+            "body_mismatch",
+            probed("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nelse", false),
+        ),
+        (
+            "status_mismatch",
+            probed("HTTP/1.1 503 Busy\r\nContent-Length: 5\r\n\r\nready", false),
+        ),
+        ("malformed", probed("220 mail.inside.test\r\n\r\n", false)),
+        ("closed", probed("", false)),
+        ("timeout", probed("", true)),
+    ];
+    let mut targets: Vec<_> = origins.iter().map(|(_, origin)| origin.quoted()).collect();
+    targets.push(refusing.clone());
+    let gateway = Shop::with_targets(&targets)
+        .probe(&format!("{QUICK}body = \"ready\""))
+        .start();
+    let expected = origins.iter().map(|(reason, origin)| (*reason, origin.quoted()));
+    for (place, (reason, address)) in expected.chain([("refused", refusing)]).enumerate() {
+        let mut result = Value::Null;
+        patiently("two results", || {
+            result = told(&gateway)["targets"][place].take();
+            result["results"].as_array().is_some_and(|results| results.len() > 1)
+        });
+        let last = &result["results"][0];
+        assert_eq!(last["reason"].as_str().unwrap_or_default(), reason, "{result}");
+        assert_eq!(last["address"], address.trim_matches('"'), "{result}");
+        assert!(
+            last["milliseconds"].as_u64().is_some_and(|taken| taken < 20_000),
+            "{result}"
+        );
+        // The newest first.
+        assert!(last["at"].as_str() >= result["results"][1]["at"].as_str(), "{result}");
+        assert_eq!(last["words"].is_null(), reason.is_empty(), "{result}");
+    }
+}
+
+#[test]
+fn what_no_rule_uses_is_not_probed() {
+    let (used, idle) = (Origin::named("used"), Origin::named("idle"));
+    let shop = Shop::of(&used).backend("drain = \"1 s\"");
+    let idle_pool = format!("[pool.idle]\ntargets = [{}]\n", idle.quoted());
+    let gateway = shop.clone().table(&idle_pool).start();
+    used.wait_for_probes(3);
+    assert!(idle.probes().is_empty());
+    // And no more once no rule uses it.
+    let with_rule = "[rule.idle]\nhosts = [\"idle.test\"]\npriority = 20\npool = \"idle\"\nbackend = \"shop\"\n";
+    shop.clone().table(&idle_pool).table(with_rule).apply(&gateway);
+    idle.wait_for_probes(1);
+    shop.table(&idle_pool).apply(&gateway);
+    patiently("its drain is over", || {
+        let before = idle.probes().len();
+        used.wait_for_probes(3);
+        idle.probes().len() == before
+    });
 }
 
 #[test]

@@ -50,6 +50,18 @@ fn to_a_listener_its_scheme_and_port_are_taken_and_the_host_stays() {
 }
 
 #[test]
+fn where_ports_are_mapped_clients_are_sent_to_the_outer_one() {
+    let shop = Shop::of(&Origin::named("shop"))
+        .setup(|setup| setup.listener("external_port = 10443\n"))
+        .rule("listeners = [\"public\"]")
+        .table("[rule.up]\nlisteners = [\"web\"]\npriority = 20\nredirect = { listener = \"public\" }")
+        .plain();
+    let gateway = shop.start();
+    let answer = over_plain(&gateway, &Ask::get("shop.test:8080", "/a"));
+    assert_eq!(answer.field("location"), "https://shop.test:10443/a");
+}
+
+#[test]
 fn path_and_query_go_with_it_by_choice() {
     let url = "url = \"https://www.example.com/base\"";
     for (redirect, expected) in [

@@ -34,6 +34,21 @@ fn where_no_connection_comes_about_another_target_is_tried_for_any_method() {
 }
 
 #[test]
+fn where_nobody_else_is_left_the_error_is_that_of_the_last_try() {
+    let gateway = Shop::with_targets(&[refusing()]).probe(NO_PROBES).start();
+    for http in Http::BOTH {
+        let target = format!("/{http:?}");
+        assert_eq!(http.connect(&gateway).ask(&Ask::get("shop.test", &target)).status, 502);
+        let line = access_line(&gateway, |line| line["request_uri"] == target);
+        assert_eq!(
+            (&line["error_info"], &line["retries"]),
+            (&"connect_failed".into(), &0.into()),
+            "{line}"
+        );
+    }
+}
+
+#[test]
 fn without_retries_the_first_failure_is_the_last() {
     let origin = Origin::mirror();
     let gateway = Shop::with_targets(&[refusing(), origin.quoted()])
@@ -45,6 +60,32 @@ fn without_retries_the_first_failure_is_the_last() {
         .map(|_| browser.ask(&Ask::get("shop.test", "/")).status)
         .collect();
     assert!(statuses.contains(&502), "{statuses:?}");
+}
+
+#[test]
+fn a_pool_that_is_dead_is_not_asked_many_times_over() {
+    let dead: Vec<_> = (0..4).map(|_| refusing()).collect();
+    let gateway = Shop::with_targets(&dead)
+        .probe(NO_PROBES)
+        .backend("retries = { max = 3, budget_percent = 20 }")
+        .start();
+    let mut browser = Http::One.connect(&gateway);
+    let retries = |from: usize, to: usize| -> u64 {
+        (from..to)
+            .map(|number| access_line(&gateway, |line| line["request_uri"] == format!("/{number}")))
+            .map(|line| line["retries"].as_u64().unwrap())
+            .sum()
+    };
+    for number in 0..100 {
+        let answer = browser.ask(&Ask::get("shop.test", &format!("/{number}")));
+        assert_eq!(answer.status, 502, "{number}");
+        let line = access_line(&gateway, |line| line["request_uri"] == format!("/{number}"));
+        assert_eq!(line["error_info"], "connect_failed", "{line}");
+    }
+    // A few are always there; after them two of ten requests have another try, and not all of them three.
+    let (first, rest) = (retries(0, 10), retries(50, 100));
+    assert!(first >= 10, "{first}");
+    assert!((5..=11).contains(&rest), "{rest} tries more for 50 requests");
 }
 
 #[test]

@@ -32,6 +32,58 @@ fn a_target_that_does_not_answer_in_time_is_504() {
     }
 }
 
+/// An address at which connections are neither accepted nor refused, for as long as what is returned beside it lives.
+fn unanswering() -> (std::net::SocketAddr, Vec<socket2::Socket>) {
+    let socket = || socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    let listener = socket();
+    listener
+        .bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into())
+        .unwrap();
+    listener.listen(0).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut kept = vec![listener];
+    // Once its queue is full, the system answers nobody.
+    loop {
+        let next = socket();
+        let connected = next.connect_timeout(&address, Duration::from_millis(300));
+        kept.push(next);
+        if connected.is_err() {
+            return (address.as_socket().unwrap(), kept);
+        }
+    }
+}
+
+#[test]
+fn a_connection_that_does_not_come_about_has_a_time_of_its_own() {
+    let (address, _kept) = unanswering();
+    let origin = Origin::named("shop");
+    let shop = Shop::with_targets(&[format!("\"{address}\"")])
+        .probe("path = \"/probe\"\ninterval = \"1 h\"\ntimeout = \"1 min\"\nthreshold = 20\n")
+        .backend("connect_timeout = \"1 s\"\nrequest_timeout = \"1 min\"");
+    let gateway = shop.start();
+    for http in Http::BOTH {
+        let target = format!("/{http:?}");
+        let begun = portcullis::clock::now();
+        let answer = http.connect(&gateway).ask(&Ask::post("shop.test", &target, "body"));
+        let taken = begun.elapsed();
+        assert_eq!(answer.status, 502, "{http:?}");
+        assert!(
+            taken >= Duration::from_millis(900) && taken < Duration::from_secs(15),
+            "{taken:?}"
+        );
+        assert_eq!(access_line_of(&gateway, &target)["error_info"], "connect_failed");
+    }
+    // Another target is tried, for a POST too: nothing was sent.
+    shop.targets(&[format!("\"{address}\""), origin.quoted()])
+        .apply(&gateway);
+    for number in 0..4 {
+        let answer = Http::One
+            .connect(&gateway)
+            .ask(&Ask::post("shop.test", &format!("/{number}"), "body"));
+        assert_eq!((answer.status, answer.text()), (200, "shop"), "{number}");
+    }
+}
+
 #[test]
 fn a_target_that_falls_silent_in_its_answer_ends_it() {
     let origin = Origin::new(|exchange| {

@@ -4,11 +4,15 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Response};
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 
+use crate::probes::told;
+use crate::rig::inside_http2::{Inside, Said};
 use crate::rig::{Ask, Http, Origin, Shop, access_line_of, patiently, send};
 use crate::support::authority::Authority;
 
@@ -136,6 +140,20 @@ fn expired(folder: &Path) -> (std::path::PathBuf, std::path::PathBuf) {
     (chain, key_file)
 }
 
+/// A certificate for `shop.test` that is its own issuer, under a name that nobody trusts.
+fn strange(folder: &Path) -> (std::path::PathBuf, std::path::PathBuf) {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::new(["shop.test".to_owned()]).unwrap();
+    params
+        .distinguished_name
+        .push(rcgen::DnType::OrganizationName, "Strangers");
+    let certificate = params.self_signed(&key).unwrap();
+    let (chain, key_file) = (folder.join("strange.crt"), folder.join("strange.key"));
+    fs::write(&chain, certificate.pem()).unwrap();
+    fs::write(&key_file, key.serialize_pem()).unwrap();
+    (chain, key_file)
+}
+
 #[test]
 fn each_check_can_be_left_out_by_its_own_switch() {
     let (authority, other) = (Authority::default(), Authority::default());
@@ -205,6 +223,84 @@ fn a_target_that_wants_a_certificate_is_shown_one() {
     patiently("it turns this node away", || {
         send(&gateway, Ask::get("shop.test", "/").bytes()).status == 502
     });
+}
+
+#[test]
+fn the_operator_is_told_of_the_tls_of_a_target_and_of_what_is_wrong_with_it() {
+    let (authority, other) = (Authority::default(), Authority::default());
+    let folder = tempfile::tempdir().unwrap();
+    let origins = [
+        ("", origin(&authority.issue("shop.test"))),
+        ("name_mismatch", origin(&authority.issue("else.test"))),
+        ("unknown_authority", origin(&strange(folder.path()))),
+        // Of an authority that has the same name, and another key.
+        ("bad_certificate", origin(&other.issue("shop.test"))),
+        ("certificate_expired", origin(&expired(folder.path()))),
+    ];
+    let both = [authority.certificate(), folder.path().join("expired.crt")].map(|file| fs::read(file).unwrap());
+    let bundle = folder.path().join("bundle.pem");
+    fs::write(&bundle, both.concat()).unwrap();
+    let all: Vec<_> = origins.iter().map(|(_, origin)| origin).collect();
+    let gateway = Shop::of_all(&all)
+        .backend(&format!("tls = {{ ca = {:?} }}", bundle.display().to_string()))
+        .start();
+    for (place, (reason, _)) in origins.iter().enumerate() {
+        let mut last = serde_json::Value::Null;
+        patiently("a result", || {
+            let results = &told(&gateway)["targets"][place]["results"];
+            last = results.get(0).cloned().unwrap_or_default();
+            !last.is_null()
+        });
+        assert_eq!(last["reason"].as_str().unwrap_or_default(), *reason, "{last}");
+        assert!(!last["words"].to_string().contains("secret"));
+        let facts = (last["tls"].as_str(), last["certificate_expires"].as_str());
+        if reason.is_empty() {
+            assert!(facts.0.unwrap().starts_with("TLSv1_3 TLS13_AES"), "{last}");
+            assert!(facts.1.unwrap().starts_with(char::is_numeric), "{last}");
+        } else {
+            assert_eq!(facts, (None, None), "{last}");
+        }
+    }
+}
+
+#[test]
+fn http_2_is_agreed_in_the_handshake_with_a_target_that_has_it() {
+    let authority = Authority::default();
+    let config = Arc::unwrap_or_clone(server(&authority.issue("shop.test")));
+    let inside = Inside::tls(config, |called| {
+        let mut trailers = HeaderMap::new();
+        trailers.insert("grpc-status", HeaderValue::from_static("0"));
+        Said {
+            head: Response::new(()),
+            body: vec![Bytes::from(called.body.clone())],
+            trailers: Some(trailers),
+        }
+    });
+    let backend = format!("version = \"2\"\ntls = {{ {} }}", ca(&authority));
+    let gateway = Shop::with_targets(&[format!("\"{}\"", inside.address)])
+        .backend(&backend)
+        .start();
+    for http in Http::BOTH {
+        let ask = Ask::post("shop.test", "/shop.Service/Call", "hi").with("te", "trailers");
+        let answer = http.connect(&gateway).ask(&ask);
+        assert_eq!((answer.status, answer.text()), (200, "hi"), "{http:?}");
+        assert_eq!(
+            answer.trailers,
+            [("grpc-status".to_owned(), "0".to_owned())],
+            "{http:?}"
+        );
+        let called = inside.called().pop().unwrap();
+        assert_eq!(called.head.uri().scheme_str(), Some("https"));
+        assert_eq!(called.head.uri().authority().unwrap(), "shop.test");
+    }
+    // One that has not agreed to it is not spoken to in it.
+    let one = origin(&authority.issue("shop.test"));
+    let gateway = Shop::of(&one).backend(&backend).start();
+    let answer = send(&gateway, Ask::get("shop.test", "/one").bytes());
+    assert_eq!(answer.status, 502);
+    let error = access_line_of(&gateway, "/one")["error_info"].clone();
+    assert!(error == "upstream_tls" || error == "no_healthy_target", "{error}");
+    assert!(one.seen().is_empty());
 }
 
 #[test]

@@ -58,7 +58,8 @@ impl<'a> Doors<'a> {
         let mut by_port: BTreeMap<_, Option<&str>> = BTreeMap::new();
         for (name, listener) in listeners.iter().filter(|(_, listener)| listener.protocol.is_http()) {
             let has_tls = listener.protocol == ListenerProtocol::Https;
-            let ports: BTreeSet<u16> = listener.bind.iter().map(|address| address.port()).collect();
+            let bound = listener.bind.iter().map(|address| address.port());
+            let ports: BTreeSet<u16> = bound.chain(listener.external_port).collect();
             for port in ports {
                 by_port
                     .entry((has_tls, port))
@@ -169,9 +170,9 @@ fn act<'r>(rule: &'r Rule, path: &str) -> (Option<usize>, &'r Action) {
 /// A host for each of a rule's.
 fn hosts_of(rule: &Rule) -> impl Iterator<Item = HostPattern> {
     let any = rule.hosts.is_empty().then_some("any-host.example");
-    let named = rule.hosts.iter().map(HostPattern::as_str);
+    let named = rule.hosts.iter().map(HostPattern::to_string);
     named
-        .chain(any)
+        .chain(any.map(str::to_owned))
         .filter_map(|host| host.replace(['*', '?'], "x").parse().ok())
 }
 

@@ -161,6 +161,7 @@ impl Check<'_> {
             request_headers: HeaderPolicy::default(),
             response_headers: HeaderPolicy::default(),
             max_body: None,
+            compress: false,
         })
     }
 

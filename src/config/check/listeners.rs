@@ -157,6 +157,8 @@ impl Check<'_> {
             certificates,
             udp,
             host_redirects,
+            external_port: listener.external_port,
+            error_pages: self.error_pages(listener.error_pages, &path.key("error_pages")),
         })
     }
 

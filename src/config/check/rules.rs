@@ -105,6 +105,9 @@ impl Check<'_> {
         let request_headers = self.fields(rule.request_headers, &path.key("request_headers"), true);
         let response_headers = self.answer_fields(rule.response_headers, &path.key("response_headers"));
         let error_pages = self.error_pages(rule.error_pages, &path.key("error_pages"));
+        if rule.compress {
+            self.note(path.key("compress"), Unpublishable::Compresses);
+        }
         Some(Rule {
             listeners: rule
                 .listeners
@@ -118,6 +121,7 @@ impl Check<'_> {
             request_headers,
             response_headers,
             max_body: rule.max_body,
+            compress: rule.compress,
         })
     }
 

@@ -153,6 +153,7 @@ mod tests {
             request_headers: HeaderPolicy::default(),
             response_headers: HeaderPolicy::default(),
             max_body: None,
+            compress: false,
         }
     }
 

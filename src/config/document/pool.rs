@@ -125,7 +125,8 @@ pub(in crate::config) struct Backend {
     pub buffer_responses: bool,
     /// Whether each client's connection has a connection to the target of its own, for NTLM and Negotiate.
     pub dedicated: bool,
-    /// Whether names of the inside in Location and in the Domain of cookies become the outer ones.
+    /// Whether names of the inside in Location and in the Domain of cookies become the outer ones, and paths that an
+    /// override made, there and in the Path of cookies, the client's.
     pub hide_inside: bool,
     /// Whether the target is told the client's address by a PROXY header (v2) before anything else. With "tcp" and "tls"
     /// only.

@@ -20,7 +20,7 @@ pub(in crate::config) struct Rule {
     #[schemars(length(min = 1), extend("uniqueItems" = true), example = ["public"])]
     pub listeners: Option<Vec<String>>,
     /// Hosts that it is for, without port: names, or patterns in which "*" stands for any characters, dots among them,
-    /// and "?" for one. Left out: any host.
+    /// and "?" for one; or addresses, of IPv6 in brackets. Left out: any host.
     #[schemars(length(min = 1), extend("uniqueItems" = true), example = ["shop.example.com", "*.shop.example.com"])]
     pub hosts: Option<Vec<HostPattern>>,
     /// Of several rules for a host the one with the lowest number holds, whatever else they say. No two have the same.
@@ -53,13 +53,18 @@ pub(in crate::config) struct Rule {
     /// The largest body of a request, in bytes. Left out: any.
     #[schemars(range(min = 0, max = 1_099_511_627_776_u64), example = 10_485_760)]
     pub max_body: Option<u64>,
+    /// Whether answers of text are compressed (gzip) for clients that can read that, where the target has not done so. A
+    /// page that shows a secret beside what somebody else wrote then gives the secret away by its length (BREACH).
+    #[serde(default)]
+    pub compress: bool,
     /// Fields of requests, before rewriting.
     #[serde(default)]
     pub request_headers: Fields,
     /// Fields of answers, after rewriting.
     #[serde(default)]
     pub response_headers: AnswerFields,
-    /// Pages for errors that the gateway makes, by status; HTML files below 1 MB. They stand before the general ones.
+    /// Pages for errors that the gateway makes, by status; HTML files below 1 MB. They stand before those of the listener
+    /// and the general ones.
     #[serde(default)]
     #[schemars(extend("propertyNames" = { "format": "error-status" }))]
     pub error_pages: Named<PathBuf>,

@@ -116,7 +116,7 @@ impl Form {
                 r"Use 1 to 128 characters without spaces around them, and without control characters or \."
             }
             Self::HostPattern => {
-                r#"Use letters, digits, "-" and ".", at most four wildcards ("*" for any characters, "?" for one), "*" once in a label and twice in all."#
+                r#"Use letters, digits, "-" and ".", at most four wildcards ("*" for any characters, "?" for one), "*" once in a label and twice in all. Or an IPv6 address in brackets: "[2001:db8::1]"."#
             }
             Self::PathPattern => {
                 r##"Write a path that starts with "/", without "?" and "#"; "*" may stand at its end only: "/images/*"."##

@@ -113,6 +113,11 @@ pub enum Unpublishable {
     /// Everyone's `X-Forwarded-For` is believed.
     #[error("every address is trusted, so any client can claim any address")]
     EveryoneTrusted,
+    /// Compression, which tells of what it compresses.
+    #[error(
+        "the length of a compressed page tells of its secrets, where it shows what others wrote beside them (BREACH)"
+    )]
+    Compresses,
 
     // Fields.
     /// A field that the gateway makes itself.
@@ -167,6 +172,7 @@ impl Unpublishable {
                 | Self::KeyDrawn
                 | Self::Unproven
                 | Self::EveryoneTrusted
+                | Self::Compresses
         );
         if tolerable { Severity::Warning } else { Severity::Error }
     }
@@ -195,6 +201,7 @@ impl Unpublishable {
             Self::KeyDrawn => "key_drawn",
             Self::Unproven => "unproven",
             Self::EveryoneTrusted => "everyone_trusted",
+            Self::Compresses => "compresses",
             Self::OwnField { .. } => "own_field",
             Self::SameField { .. } => "same_field",
             Self::Rewrite(_) => "rewrite",
@@ -235,6 +242,7 @@ impl Unpublishable {
             Self::KeyDrawn => r#"Write [affinity] with key = { file = "/etc/portcullis/affinity.key" }."#,
             Self::Unproven => "Set ca and name instead, so that the target can prove itself.",
             Self::EveryoneTrusted => "Name the proxies' own addresses.",
+            Self::Compresses => "Leave it to a rule whose pages show no secrets, or remove it.",
             Self::OwnField { .. } => "Remove it.",
             Self::SameField { .. } => "Merge the two.",
             Self::Rewrite(fault) => return rewrite_words(fault).1,

@@ -40,8 +40,6 @@ pub struct Facts<'a> {
     pub https: bool,
     /// What was agreed then, as far as it is known.
     pub tls: Option<&'a TlsFacts>,
-    /// The cipher suites that the client offered; empty if they are not known.
-    pub ciphers_offered: &'a str,
     /// The client's certificate, if it showed one.
     pub certificate: Option<Shown<'a>>,
     /// Asks the system for the round trip to the client.
@@ -85,7 +83,7 @@ impl Facts<'_> {
         let (scheme, enabled) = if self.https { ("https", "On") } else { ("http", "") };
         Some(match variable {
             ServerVariable::AddXForwardedForProxy => without_port(self.forwarded_for)?,
-            ServerVariable::CiphersSupported => self.ciphers_offered.into(),
+            ServerVariable::CiphersSupported => self.tls?.offered.to_string().into(),
             ServerVariable::CiphersUsed => self.tls?.suite.as_str()?.replace("TLS13_", "TLS_").into(),
             ServerVariable::ClientIp => self.client.to_string().into(),
             ServerVariable::ClientPort => self.client_port?.to_string().into(),

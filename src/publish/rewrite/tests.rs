@@ -65,6 +65,7 @@ fn with_facts<R>(do_this: impl FnOnce(&Facts<'_>) -> R) -> R {
         alpn: true,
         h2: false,
         resumed: false,
+        offered: [0x1301, 0x0a0a].into_iter().collect(),
     };
     do_this(&Facts {
         client: "2001:db8::7".parse().unwrap(),
@@ -77,7 +78,6 @@ fn with_facts<R>(do_this: impl FnOnce(&Facts<'_>) -> R) -> R {
         port: 8080,
         https: true,
         tls: Some(&tls),
-        ciphers_offered: "A:B",
         certificate: None,
         round_trip: Some(&|| Some(std::time::Duration::from_millis(3))),
         received: 512,
@@ -368,7 +368,7 @@ fn every_server_variable_has_its_value() {
     use ServerVariable as V;
     for (variable, expected) in [
         (V::AddXForwardedForProxy, Some("203.0.113.9, 2001:db8::7")),
-        (V::CiphersSupported, Some("A:B")),
+        (V::CiphersSupported, Some("TLS_AES_128_GCM_SHA256:0x0a0a")),
         (V::CiphersUsed, Some("TLS_AES_128_GCM_SHA256")),
         (V::ClientIp, Some("2001:db8::7")),
         (V::ClientPort, Some("50123")),

@@ -9,6 +9,7 @@ use super::{Came, Directed, One, Stopped};
 use crate::clock;
 use crate::fault::WebFault;
 use crate::publish::affinity::Affinity;
+use crate::publish::compress::{self, Compressed};
 use crate::publish::forward::{Answer, Relayed};
 use crate::publish::headers::{self, Hop, Prepared};
 use crate::publish::location::{Inside, Outside, hide};
@@ -28,6 +29,7 @@ impl One<'_> {
     ) -> Prompt<'b, B> {
         let lane = directed.lane;
         let settings = lane.way.settings();
+        lane.exchanges.first_byte(answer.first_byte);
         let https = self.arrival.tls.is_some();
         let mut head = std::mem::replace(&mut answer.head, Response::new(()));
         let status = head.status();
@@ -44,6 +46,7 @@ impl One<'_> {
                 port: lease.address().port(),
                 names: &[lease.host(), &address],
                 asked: asked.unwrap_or_default(),
+                path: directed.literal.zip(settings.path_override.as_deref()),
             };
             hide(
                 fields,
@@ -62,6 +65,7 @@ impl One<'_> {
             fields.insert(ALT_SVC, service.clone());
         }
         headers::apply(&self.site.rule.response_headers, fields);
+        let compresses = self.site.rule.compress && compress::begin(status, fields, prepared.takes_gzip);
         record.status = status;
         record.content_type = fields.get(CONTENT_TYPE).cloned();
         record.answered = Some(clock::now());
@@ -69,6 +73,7 @@ impl One<'_> {
             head,
             answer,
             wants_upgrade: prepared.hop.websocket,
+            compresses,
             idle: settings.idle_timeout,
         }
     }
@@ -79,6 +84,7 @@ pub(super) struct Prompt<'b, B> {
     head: Response<()>,
     answer: Answer<'b, B>,
     wants_upgrade: bool,
+    compresses: bool,
     idle: Duration,
 }
 
@@ -95,14 +101,27 @@ impl<B: Source> Prompt<'_, B> {
             return Ok(Came::Upgraded(self.head, upgraded, self.idle, lease));
         }
         let cut = lease.cut().clone();
+        if self.compresses {
+            let mut packed = Compressed::new(sink);
+            let mut relayed = tokio::select! {
+                biased;
+                relayed = self.answer.relay(self.head, &mut packed) => relayed,
+                () = cut.cancelled() => CUT,
+            };
+            relayed.sent = packed.sent();
+            return Ok(Came::Relayed(relayed));
+        }
         tokio::select! {
             biased;
             relayed = self.answer.relay(self.head, sink) => Ok(Came::Relayed(relayed)),
-            // The target was taken away, and its time to drain is over.
-            () = cut.cancelled() => Ok(Came::Relayed(Relayed {
-                fault: Some(WebFault::UpstreamClosed),
-                ..Relayed::default()
-            })),
+            () = cut.cancelled() => Ok(Came::Relayed(CUT)),
         }
     }
 }
+
+/// The target was taken away, and its time to drain is over.
+const CUT: Relayed = Relayed {
+    received: 0,
+    sent: 0,
+    fault: Some(WebFault::UpstreamClosed),
+};

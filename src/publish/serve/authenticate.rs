@@ -43,13 +43,12 @@ impl One<'_> {
         );
         let unavailable = |_| Stopped::from(WebFault::AuthenticationUnavailable);
         let pool = self.pool(lane).map_err(unavailable)?;
-        let lease = pool
-            .pick(None, clock::now())
-            .map_err(|fault| unavailable(fault.into()))?;
+        let now = clock::now();
+        let lease = pool.pick(None, now).map_err(|fault| unavailable(fault.into()))?;
         let mut question = question;
         let asked_host = self.host_for(lane, &lease, question.headers_mut(), Some(record.host()));
         let leased = self
-            .lease(lane, &lease, asked_host.as_ref(), false)
+            .reach(lane, &lease, asked_host.as_ref(), false, now)
             .await
             .map_err(|fault| unavailable(fault.into()))?;
         let (mut nothing, mut timer) = (NoBody, Timer::default());

@@ -15,6 +15,8 @@ fn listener(session_gateway: bool) -> Listener {
         certificates: Vec::new(),
         udp: false,
         host_redirects: BTreeMap::new(),
+        external_port: None,
+        error_pages: BTreeMap::new(),
     }
 }
 
@@ -42,6 +44,7 @@ fn rule(priority: u16, listeners: &[&str], hosts: &[&str], paths: &[&[&str]]) ->
         request_headers: HeaderPolicy::default(),
         response_headers: HeaderPolicy::default(),
         max_body: None,
+        compress: false,
     }
 }
 

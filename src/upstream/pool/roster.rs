@@ -69,9 +69,11 @@ pub trait Derive: fmt::Debug + Send + Sync {
 }
 
 /// Derives nothing.
+#[cfg(test)]
 #[derive(Clone, Copy, Debug, Default)]
-pub struct DeriveNothing;
+pub(crate) struct DeriveNothing;
 
+#[cfg(test)]
 impl Derive for DeriveNothing {
     fn derive(
         &self,

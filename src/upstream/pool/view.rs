@@ -45,7 +45,40 @@ pub struct TargetView {
     pub results: Vec<ProbeResult>,
 }
 
+/// How many targets of a pool there are of each kind; those that are being drained are not among them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Census {
+    /// The pool's name.
+    pub pool: String,
+    /// The backend's name; `None` is the default one.
+    pub backend: Option<String>,
+    /// By condition.
+    pub by_condition: [(Condition, u64); 3],
+    /// Left out for their answers to users.
+    pub ejected: u64,
+}
+
 impl Pool {
+    /// How many targets it has of each kind at `now`.
+    pub(in crate::upstream) fn census(&self, now: Instant) -> Census {
+        let core = self.core.lock();
+        let mut by_condition = [Condition::Healthy, Condition::Unhealthy, Condition::Unknown].map(|kind| (kind, 0));
+        let mut ejected = 0;
+        for entry in core.entries.iter().filter(|entry| entry.leaving.is_none()) {
+            let condition = entry.member.check.condition();
+            for (_, count) in by_condition.iter_mut().filter(|(kind, _)| *kind == condition) {
+                *count += 1;
+            }
+            ejected += u64::from(entry.ejections.out_until(now).is_some());
+        }
+        Census {
+            pool: self.name().to_owned(),
+            backend: self.backend().map(str::to_owned),
+            by_condition,
+            ejected,
+        }
+    }
+
     /// How it stands at `now`.
     pub fn view(&self, now: Instant) -> PoolView {
         self.keep_up(now);

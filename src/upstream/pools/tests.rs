@@ -466,5 +466,6 @@ fn rule(action: Action) -> Rule {
         request_headers: HeaderPolicy::default(),
         response_headers: HeaderPolicy::default(),
         max_body: None,
+        compress: false,
     }
 }

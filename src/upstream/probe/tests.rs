@@ -2,7 +2,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 
 use super::*;
@@ -198,6 +198,36 @@ async fn what_users_see_excuses_slowness_and_nothing_else() {
         rig.check.answered(clock::now());
     }
     assert_eq!(rig.check.condition(), Condition::Unhealthy);
+}
+
+/// Connections without TLS. A target that should have TLS is not reached.
+#[derive(Clone, Copy, Debug, Default)]
+struct Plain;
+
+impl Reach for Plain {
+    fn reach<'a>(&'a self, way: &'a Way) -> Pin<Box<dyn Future<Output = Result<Reached, Unreached>> + Send + 'a>> {
+        Box::pin(async {
+            let fault = |code, is_timeout, words: String| Unreached {
+                code,
+                words,
+                is_timeout,
+            };
+            if way.settings.tls.is_some() {
+                return Err(fault("no_tls", false, "this node has no TLS for probes".to_owned()));
+            }
+            let connected = timeout(way.settings.connect_timeout, TcpStream::connect(way.address)).await;
+            let io = match connected {
+                Ok(Ok(io)) => io,
+                Ok(Err(cause)) => return Err(fault("refused", false, cause.to_string())),
+                Err(_) => return Err(fault("connect_timeout", true, "no connection in time".to_owned())),
+            };
+            crate::upstream::set_options(&io).map_err(|cause| fault("system", false, cause.to_string()))?;
+            Ok(Reached {
+                io: Box::new(io),
+                tls: None,
+            })
+        })
+    }
 }
 
 fn recipe(address: SocketAddr, host: &str, change: impl FnOnce(&mut web::Probe, &mut Backend)) -> Recipe {

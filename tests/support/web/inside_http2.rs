@@ -1,4 +1,4 @@
-//! An application that speaks HTTP/2, without TLS: gRPC among others.
+//! An application that speaks HTTP/2, with TLS or without: gRPC among others.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,7 +7,10 @@ use bytes::Bytes;
 use h2::RecvStream;
 use http::{HeaderMap, Request, Response};
 use parking_lot::Mutex;
+use rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::{Builder, Runtime};
+use tokio_rustls::TlsAcceptor;
 
 /// A request as it came.
 #[derive(Clone, Debug)]
@@ -35,21 +38,36 @@ pub struct Inside {
 impl Inside {
     /// Answers each request, once it is there whole.
     pub fn new(answer: impl Fn(&Called) -> Said + Send + Sync + 'static) -> Self {
-        Self::start(h2::server::Builder::new(), answer)
+        Self::start(h2::server::Builder::new(), None, answer)
     }
 
     /// Takes WebSockets (RFC 8441), and sends back what comes on them; answers other requests with their path.
     pub fn echo() -> Self {
         let mut builder = h2::server::Builder::new();
         builder.enable_connect_protocol();
-        Self::start(builder, |called| Said {
+        Self::start(builder, None, |called| Said {
             head: Response::new(()),
             body: vec![called.head.uri().path().to_owned().into()],
             trailers: None,
         })
     }
 
-    fn start(builder: h2::server::Builder, answer: impl Fn(&Called) -> Said + Send + Sync + 'static) -> Self {
+    /// The same over TLS, with whoever agrees to `h2` by name.
+    pub fn tls(config: ServerConfig, answer: impl Fn(&Called) -> Said + Send + Sync + 'static) -> Self {
+        let mut config = config;
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Self::start(
+            h2::server::Builder::new(),
+            Some(TlsAcceptor::from(Arc::new(config))),
+            answer,
+        )
+    }
+
+    fn start(
+        builder: h2::server::Builder,
+        tls: Option<TlsAcceptor>,
+        answer: impl Fn(&Called) -> Said + Send + Sync + 'static,
+    ) -> Self {
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -63,10 +81,17 @@ impl Inside {
             let handle = tokio::runtime::Handle::current();
             let mut connection = 0;
             while let Ok((io, _)) = listener.accept().await {
-                let (kept, answer, own) = (kept.clone(), answer.clone(), handle.clone());
-                let greeted = builder.handshake(io);
+                let (kept, answer, own, tls) = (kept.clone(), answer.clone(), handle.clone(), tls.clone());
+                let builder = builder.clone();
                 handle.spawn(async move {
-                    let Ok(mut accepted) = greeted.await else {
+                    let io: Box<dyn Io> = match tls {
+                        None => Box::new(io),
+                        Some(tls) => match tls.accept(io).await {
+                            Ok(io) if io.get_ref().1.alpn_protocol() == Some(b"h2") => Box::new(io),
+                            _ => return,
+                        },
+                    };
+                    let Ok(mut accepted) = builder.handshake(io).await else {
                         return;
                     };
                     while let Some(Ok((request, respond))) = accepted.accept().await {
@@ -92,6 +117,10 @@ impl Inside {
         of_clients.cloned().collect()
     }
 }
+
+trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
 impl Drop for Inside {
     fn drop(&mut self) {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -12,6 +13,8 @@ use parking_lot::Mutex;
 pub enum Record {
     /// These addresses, for so many seconds.
     Addresses(Vec<Ipv4Addr>, u32),
+    /// An address for a minute, told so much later.
+    Late(Ipv4Addr, Duration),
     /// There is no such name.
     NoSuchName,
     /// Nothing is answered.
@@ -75,6 +78,10 @@ fn answer(query: &[u8], records: &HashMap<String, Record>) -> Option<Vec<u8>> {
     let is_for_ipv4 = query.get(at + 1..at + 3)? == [0, 1];
     let (code, addresses, ttl) = match records.get(&labels.join(".")) {
         Some(Record::Silence) => return None,
+        Some(Record::Late(address, delay)) => {
+            std::thread::sleep(*delay);
+            (0, is_for_ipv4.then_some(*address).into_iter().collect(), 60)
+        }
         Some(Record::Addresses(addresses, ttl)) if is_for_ipv4 => (0, addresses.clone(), *ttl),
         Some(Record::Addresses(..)) => (0, Vec::new(), 0),
         Some(Record::NoSuchName) | None => (3, Vec::new(), 0),

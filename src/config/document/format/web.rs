@@ -103,7 +103,7 @@ pub(super) fn check(form: &str, text: &str) -> Result<(), Problem> {
     }
 }
 
-text_form!(HostPattern, "host-pattern", { "pattern": "^[A-Za-z0-9.*?-]+$" });
+text_form!(HostPattern, "host-pattern", { "pattern": "^([A-Za-z0-9.*?-]+|[[][0-9A-Fa-f:.]+[]])$" });
 text_form!(PathPattern, "path-pattern", { "pattern": "^/[^*?#]*[*]?$" });
 text_form!(Address, "target", {});
 text_form!(HostForTarget, "host-for-target", {});
