@@ -24,6 +24,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::{DialFault, dial};
 use crate::config::{Agent, Config};
+use crate::listen::Pieces;
 use crate::types::{Target, Thumbprint};
 
 /// The ways to the agents of one configuration, ready to be gone.
@@ -289,7 +290,7 @@ impl AsyncWrite for Upstream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
-            Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+            Self::Tls(stream) => Pin::new(&mut Pieces::new(stream)).poll_write(cx, buf),
         }
     }
 
