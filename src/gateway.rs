@@ -5,7 +5,6 @@
 //! told in exactly one line of the log.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,28 +13,24 @@ use arc_swap::{ArcSwap, Guard};
 use bytes::Bytes;
 use http::header::COOKIE;
 use http::{Request, Response, StatusCode, Version};
-use ipnet::IpNet;
-use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use crate::clock;
-use crate::config::{Config, ListenerProtocol};
 use crate::control::{Control, Exchange, Unanswered};
 use crate::fault::{CloseReason, Refusal, WebFault};
-use crate::fleet::{self, Fleet};
+use crate::fleet;
 use crate::grant::{Denied, Granted, Secondary, Store};
 use crate::inspect::{self, Rejected};
 use crate::listen::{Accepted, Caps, Facts, Incoming, Permit};
 use crate::observe::{self, Kind, Refused};
-use crate::publish::{Published, Publisher};
+use crate::publish::Publisher;
 use crate::route::{self, Routed, Unrouted};
-use crate::secure::{self, Certificates, Secured, TlsFacts};
+use crate::secure::{self, Secured, TlsFacts};
 use crate::tunnel::flow::Flows;
 use crate::tunnel::https::{self, Carrier, Registry};
 use crate::types::SessionId;
-use crate::upstream::Agents;
 use crate::wire::{Gone, Sink, Source};
 
 mod answer;
@@ -52,6 +47,7 @@ mod mark;
 mod passage;
 mod pcoip;
 mod peer;
+mod plan;
 mod portal;
 mod rdp;
 mod redirect;
@@ -66,53 +62,8 @@ use http1::{Next, Respond};
 use lifecycle::Lifecycle;
 use mark::MarkKey;
 pub use pcoip::PcoipDoor;
+pub use plan::{Door, Plan};
 use sister::Carried;
-
-/// What one configuration makes of the gateway; immutable, swapped whole at a reload.
-#[derive(Debug)]
-pub struct Plan {
-    /// The checked configuration.
-    pub config: Config,
-    /// The TLS listeners by the address under which they are configured.
-    pub doors: HashMap<SocketAddr, Door>,
-    /// The other nodes, if connections are carried between them.
-    pub fleet: Option<Arc<Fleet>>,
-    /// The ways to the desktops' agents.
-    pub agents: Agents,
-    /// The port of PCoIP, if it is open.
-    pub pcoip: Option<PcoipDoor>,
-    /// What is published for clients of the web.
-    pub web: Published,
-}
-
-impl Plan {
-    /// The certificate that a client is shown who comes to `host` and `port`: of the listener with that port, or else of
-    /// the one that has its connection at `local`, behind a balancer that maps ports.
-    fn certificate_shown(&self, local: SocketAddr, host: &str, port: u16) -> Option<CertificateDer<'static>> {
-        let with_port = |port: u16| self.doors.iter().find(|(address, _)| address.port() == port);
-        let here = || self.doors.get_key_value(&local).or_else(|| with_port(local.port()));
-        let by_port = here()
-            .filter(|(address, _)| address.port() == port)
-            .or_else(|| with_port(port));
-        let (_, door) = by_port.or_else(here).or_else(|| self.doors.iter().next())?;
-        door.certificates.as_ref()?.leaf_for(host)
-    }
-}
-
-/// One listener, ready to serve.
-#[derive(Clone, Debug)]
-pub struct Door {
-    /// What is spoken there.
-    pub protocol: ListenerProtocol,
-    /// Peers whose PROXY header is believed.
-    pub balancers: Arc<[IpNet]>,
-    /// TLS with its certificates; `None` on a listener of plain HTTP.
-    pub tls: Option<Arc<rustls::ServerConfig>>,
-    /// QUIC with the same certificates, if the listener serves UDP.
-    pub quic: Option<quinn::ServerConfig>,
-    /// Those certificates.
-    pub certificates: Option<Arc<Certificates>>,
-}
 
 /// A connection after the steps that its listener takes.
 enum Arrived {
@@ -560,7 +511,9 @@ impl Respond for Speaker<'_> {
     async fn refuse<A: Sink>(&self, fault: WebFault, mut sink: A) {
         let plan = self.gateway.plan.load_full();
         if !plan.web.is_empty() {
-            return self.gateway.refuse_unread(&plan, fault, sink, self.conversation).await;
+            let refused = self.gateway.refuse_unread(&plan, fault, sink, self.conversation);
+            // Boxed: it would have its ten kibibytes in every connection that waits for a request.
+            return Box::pin(refused).await;
         }
         let words = answer::closing(answer::text(fault.status(), fault.words()));
         // Whether it is read or not, there is nothing else to say.

@@ -21,6 +21,7 @@ pub use accept::accept_loop;
 pub use bind::{BindFault, bind};
 pub use caps::{Caps, Counts, Permit};
 pub use episode::Episode;
+pub use pieces::Pieces;
 pub use prefixed::Prefixed;
 pub use quic::{Arriving, Handshake, RETRY_ABOVE, accept_quic, quic_endpoint, quic_transport};
 
@@ -33,6 +34,7 @@ mod accept;
 mod bind;
 mod caps;
 mod episode;
+mod pieces;
 mod prefixed;
 pub mod proxy;
 mod quic;

@@ -33,7 +33,7 @@ pub use self_signed::{SelfSigned, self_signed};
 pub use settings::{Tickets, server_config};
 
 use crate::fault::CloseReason;
-use crate::listen::{Accepted, Facts, Permit, Prefixed};
+use crate::listen::{Accepted, Facts, Permit, Pieces, Prefixed};
 use crate::types::NodeName;
 
 mod certificates;
@@ -95,8 +95,9 @@ impl Secured {
     }
 
     /// Takes the connection apart. Whoever uses the stream keeps the permit for as long.
-    pub fn into_parts(self) -> (Box<TlsStream<Prefixed<TcpStream>>>, Facts, TlsFacts, Permit) {
-        (self.io, self.facts, self.tls, self.permit)
+    #[expect(clippy::type_complexity, reason = "streams upon streams, taken apart at once")]
+    pub fn into_parts(self) -> (Pieces<Box<TlsStream<Prefixed<TcpStream>>>>, Facts, TlsFacts, Permit) {
+        (Pieces::new(self.io), self.facts, self.tls, self.permit)
     }
 }
 
@@ -242,8 +243,9 @@ const H2: &[u8] = b"h2";
 /// Room for the first message of today's browsers, with a post-quantum key share; freed as soon as it is read.
 const FIRST_READ: usize = 2048;
 
-/// What a connection may hold of bytes that its client does not take, and at most as much once more unread.
-const BUFFER_LIMIT: usize = 64 * 1024;
+/// What a connection may hold of bytes that its client does not take, and at most as much once more unread: what is relayed
+/// at once, with what goes before and behind it.
+const BUFFER_LIMIT: usize = 80 * 1024;
 
 const LINGER: Duration = Duration::from_secs(1);
 const LINGER_BYTES: usize = 64 * 1024;

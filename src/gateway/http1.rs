@@ -193,6 +193,7 @@ pub(super) mod tests {
     use http::StatusCode;
     use tokio::io::DuplexStream;
 
+    use super::super::Speaker;
     use super::*;
 
     const HEAD: &str = "POST /leave HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -263,6 +264,14 @@ pub(super) mod tests {
         let (_, read) = tokio::join!(sent, reader.read_to_string(&mut text));
         read.unwrap();
         text
+    }
+
+    #[test]
+    fn a_connection_that_waits_has_no_room_for_what_it_may_be_asked() {
+        fn room<F>(_: fn(DuplexStream, Duration, Speaker<'static>, &'static CancellationToken) -> F) -> usize {
+            size_of::<F>()
+        }
+        assert!(room(speak) <= 3 * 1024, "{}", room(speak));
     }
 
     #[tokio::test]

@@ -13,7 +13,7 @@ use super::{Door, Gateway, Plan};
 use crate::clock;
 use crate::config::ListenerProtocol;
 use crate::fault::CloseReason;
-use crate::listen::{Accepted, Facts, Prefixed, abort_at_end};
+use crate::listen::{Accepted, Facts, Pieces, Prefixed, abort_at_end};
 use crate::observe::level_of;
 use crate::publish::Led;
 use crate::secure::{self, Secured, TlsFacts};
@@ -54,9 +54,9 @@ impl Wire for Prefixed<TcpStream> {
     }
 }
 
-impl Wire for TlsStream<Prefixed<TcpStream>> {
+impl Wire for Pieces<Box<TlsStream<Prefixed<TcpStream>>>> {
     fn socket(&self) -> &TcpStream {
-        self.get_ref().0.get_ref()
+        self.get_ref().get_ref().0.get_ref()
     }
 }
 
@@ -67,7 +67,7 @@ impl Gateway {
             Client::Tls(secured) => {
                 let (mut io, facts, tls, _permit) = secured.into_parts();
                 let name = tls.sni.clone();
-                self.pass_bytes(&mut *io, (&facts, Some(&tls), name.as_deref()), plan)
+                self.pass_bytes(&mut io, (&facts, Some(&tls), name.as_deref()), plan)
                     .await;
             }
             Client::Named(accepted, name) => {

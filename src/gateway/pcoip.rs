@@ -13,7 +13,7 @@ use super::{Gateway, Plan};
 use crate::clock;
 use crate::fault::{CloseReason, Refusal};
 use crate::grant::{Denied, Granted};
-use crate::listen::{Accepted, Facts, Incoming, Permit, Prefixed};
+use crate::listen::{Accepted, Facts, Incoming, Permit, Pieces, Prefixed};
 use crate::observe::{self, Kind, Refused};
 use crate::secure;
 use crate::tunnel::pcoip::{self, Joined};
@@ -178,7 +178,7 @@ struct Arrived {
 impl Arrived {
     async fn go_on(self) -> CloseReason {
         match self.client {
-            Client::Tls(mut io) => self.joined.go_on(&mut *io).await,
+            Client::Tls(mut io) => self.joined.go_on(&mut io).await,
             Client::Untouched(mut io) => self.joined.go_on(&mut io).await,
         }
     }
@@ -186,7 +186,7 @@ impl Arrived {
 
 /// The client's stream: with TLS that ends here, or with its own.
 enum Client {
-    Tls(Box<TlsStream<Prefixed<TcpStream>>>),
+    Tls(Pieces<Box<TlsStream<Prefixed<TcpStream>>>>),
     Untouched(Prefixed<TcpStream>),
 }
 

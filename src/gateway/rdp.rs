@@ -36,8 +36,8 @@ impl Gateway {
     pub(super) async fn rdp_of_peer(&self, secured: Secured) {
         let (mut io, facts, _tls, _permit) = secured.into_parts();
         let limit = self.plan().config.limits.handshake_timeout;
-        let end = match timeout(limit, rdp::read_token(&mut *io)).await {
-            Ok(Ok(token)) => self.rdp(&mut *io, &token, &facts).await,
+        let end = match timeout(limit, rdp::read_token(&mut io)).await {
+            Ok(Ok(token)) => self.rdp(&mut io, &token, &facts).await,
             Ok(Err(reason)) => reason.into(),
             Err(_) => CloseReason::Timeout.into(),
         };

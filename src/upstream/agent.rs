@@ -20,6 +20,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::{DialFault, dial};
 use crate::config::{Agent, Config};
+use crate::listen::Pieces;
 use crate::secure::{Authorities, Judge, Shown, authorities_in, authorities_of_the_system, judged_by};
 use crate::types::{Target, Thumbprint};
 
@@ -213,7 +214,7 @@ impl AsyncWrite for Upstream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
-            Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+            Self::Tls(stream) => Pin::new(&mut Pieces::new(stream)).poll_write(cx, buf),
         }
     }
 

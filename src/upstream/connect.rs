@@ -20,7 +20,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::set_options;
 use crate::fault::WebFault;
-use crate::listen::{Prefixed, abort_at_end};
+use crate::listen::{Pieces, Prefixed, abort_at_end};
 
 mod trust;
 
@@ -363,7 +363,7 @@ impl AsyncWrite for Io {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
-            Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+            Self::Tls(stream) => Pin::new(&mut Pieces::new(stream)).poll_write(cx, buf),
         }
     }
 
@@ -374,7 +374,7 @@ impl AsyncWrite for Io {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
-            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Self::Tls(stream) => Pin::new(&mut Pieces::new(stream)).poll_write_vectored(cx, bufs),
         }
     }
 
@@ -397,8 +397,8 @@ impl AsyncWrite for Io {
     }
 }
 
-/// What a target that does not read may leave unsent here.
-const BUFFER_LIMIT: usize = 64 * 1024;
+/// What a target that does not read may leave unsent here: what is relayed at once, with what goes before and behind it.
+const BUFFER_LIMIT: usize = 80 * 1024;
 
 #[cfg(test)]
 mod tests;
