@@ -541,7 +541,9 @@ impl Respond for Speaker<'_> {
     async fn refuse<A: Sink>(&self, fault: WebFault, mut sink: A) {
         let plan = self.gateway.plan.load_full();
         if !plan.web.is_empty() {
-            return self.gateway.refuse_unread(&plan, fault, sink, self.conversation).await;
+            let refused = self.gateway.refuse_unread(&plan, fault, sink, self.conversation);
+            // Boxed: it would have its ten kibibytes in every connection that waits for a request.
+            return Box::pin(refused).await;
         }
         let words = answer::closing(answer::text(fault.status(), fault.words()));
         // Whether it is read or not, there is nothing else to say.

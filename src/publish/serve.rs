@@ -37,7 +37,7 @@ use crate::secure::TlsFacts;
 use crate::types::Authority;
 use crate::upstream::web::{Leased, Own, Wanted};
 use crate::upstream::{Lease, Outcome, Pool, TargetId};
-use crate::wire::timer::Timer;
+use crate::wire::timer::Timers;
 use crate::wire::{Gone, Length, Sink, Source};
 
 /// The connection by which a request came.
@@ -49,6 +49,8 @@ pub struct Arrival<'a> {
     pub tls: Option<&'a TlsFacts>,
     /// The connection to a target that belongs to this one alone.
     pub own: &'a Own,
+    /// For its exchanges.
+    pub timers: &'a Timers,
 }
 
 /// How a request ended.
@@ -197,7 +199,7 @@ impl Publisher {
                 Ended::BrokeOff(CloseReason::ClientClosed)
             }
             Err(stopped) => {
-                let ended = self.turn_away(&grounds.pages, stopped, &mut sink, &mut record).await;
+                let ended = Box::pin(self.turn_away(&grounds.pages, stopped, &mut sink, &mut record)).await;
                 record.write(&self.access_log);
                 ended
             }
@@ -322,12 +324,15 @@ impl<'a> One<'a> {
             return Err(WebFault::InvalidRequest.into());
         }
         // What this node adds comes after what the client may take out by naming it in `Connection`.
-        if let Some(came) = self.authenticate(&mut head, &normal, sink, record).await? {
-            return Ok(came);
+        if self.grounds.service.is_some() {
+            let authenticated = self.authenticate(&mut head, &normal, sink, record);
+            if let Some(came) = Box::pin(authenticated).await? {
+                return Ok(came);
+            }
         }
         headers::apply(&self.site.rule.request_headers, &mut head.headers);
         match self.direct(&mut head, normal, &prepared, record)? {
-            Direction::Redirect(redirect) => self.redirect(redirect, &head.uri, sink, record).await,
+            Direction::Redirect(redirect) => Box::pin(self.redirect(redirect, &head.uri, sink, record)).await,
             Direction::Forward(directed) => {
                 record.lane = Some(directed.lane.clone());
                 record.asked = Some(directed.target.clone());
@@ -335,11 +340,11 @@ impl<'a> One<'a> {
                 head.version = Version::HTTP_11;
                 let request = Request::from_parts(head, ());
                 if directed.lane.way.settings().buffer_requests {
-                    let timer = &mut Timer::default();
-                    let mut gathered = forward::gather(body, timer, directed.lane.limits.request).await?;
-                    return self
-                        .forward(directed, request, &prepared, &mut gathered, sink, record)
-                        .await;
+                    let mut lent = self.arrival.timers.lend();
+                    let mut gathered = forward::gather(body, &mut lent.timer, directed.lane.limits.request).await?;
+                    drop(lent);
+                    let forwarded = self.forward(directed, request, &prepared, &mut gathered, sink, record);
+                    return Box::pin(forwarded).await;
                 }
                 self.forward(directed, request, &prepared, body, sink, record).await
             }
@@ -356,7 +361,7 @@ impl<'a> One<'a> {
     ) -> Result<Direction<'a>, Stopped> {
         let mut rounds = Rounds::default();
         let mut kept = Vec::new();
-        let original = head.uri.path_and_query().map_or("/", PathAndQuery::as_str).to_owned();
+        let original = head.uri.path_and_query().map_or("/", PathAndQuery::as_str);
         loop {
             let matched = self.site.act(normal.path());
             if let Action::Redirect(redirect) = matched.action {
@@ -371,7 +376,7 @@ impl<'a> One<'a> {
                     host: &self.host.host,
                     method: &head.method,
                     version: head.version,
-                    uri: &original,
+                    uri: original,
                     port: self.arrival.facts.local.port(),
                     https: self.arrival.tls.is_some(),
                     tls: self.arrival.tls,
@@ -457,7 +462,7 @@ impl<'a> One<'a> {
         let roster = pool.roster();
         let affinity = roster.derived::<Affinity<TargetId>>();
         let stays = affinity.and_then(|affinity| affinity.target(request.headers()).cloned());
-        let mut timer = Timer::default();
+        let mut lent = self.arrival.timers.lend();
         let mut tried: Vec<TargetId> = Vec::new();
         lane.way.budget().deposit();
         let (lease, answer) = loop {
@@ -493,7 +498,7 @@ impl<'a> One<'a> {
                 served.reused = reused;
                 served.source_port = leased.local_addr().map(|address| address.port());
             }
-            match forward::ask(leased, &request, body, sink, lane.limits, &mut timer).await {
+            match forward::ask(leased, &request, body, sink, lane.limits, &mut lent.timer).await {
                 Ok(answer) => break (lease, answer),
                 Err(Unforwarded { fault, again, received }) => {
                     record.received = received;

@@ -11,7 +11,7 @@ use crate::fault::WebFault;
 use crate::publish::affinity::Affinity;
 use crate::publish::forward::{Answer, Relayed};
 use crate::publish::headers::{self, Hop, Prepared};
-use crate::publish::location::{Inside, Outside, hide};
+use crate::publish::location::{Inside, Outside, hide, may_tell};
 use crate::publish::record::Record;
 use crate::upstream::{Lease, TargetId};
 use crate::wire::{Sink, Source};
@@ -36,7 +36,7 @@ impl One<'_> {
         for (set, kept) in directed.kept {
             set.answer(kept, status, fields);
         }
-        if settings.hide_inside {
+        if settings.hide_inside && may_tell(fields) {
             let address = lease.address().ip().to_string();
             let asked = record.asked_host.as_ref().and_then(|host| host.to_str().ok());
             let inside = Inside {
@@ -90,12 +90,11 @@ impl<B: Source> Prompt<'_, B> {
             fields.insert(UPGRADE, HeaderValue::from_static("websocket"));
             return Ok(Came::Upgraded(self.head, upgraded, self.idle, lease));
         }
-        let cut = lease.cut().clone();
         tokio::select! {
             biased;
             relayed = self.answer.relay(self.head, sink) => Ok(Came::Relayed(relayed)),
             // The target was taken away, and its time to drain is over.
-            () = cut.cancelled() => Ok(Came::Relayed(Relayed {
+            () = lease.cut().cancelled() => Ok(Came::Relayed(Relayed {
                 fault: Some(WebFault::UpstreamClosed),
                 ..Relayed::default()
             })),
