@@ -10,6 +10,7 @@ use crate::observe::{Watch, level_of};
 use crate::secure::TlsFacts;
 use crate::types::SessionId;
 use crate::upstream::web::Own;
+use crate::wire::timer::Timers;
 
 /// One client connection, from its handshake to its end.
 #[derive(Debug)]
@@ -19,6 +20,8 @@ pub(super) struct Conversation {
     pub(super) tls: Option<TlsFacts>,
     /// The connection to a target that belongs to this one alone.
     pub(super) own: Own,
+    /// For the exchanges with targets.
+    pub(super) timers: Timers,
     /// Why a request's answer ends the connection; the first one stands.
     end: OnceLock<CloseReason>,
     session: OnceLock<SessionId>,
@@ -33,6 +36,7 @@ impl Conversation {
             facts,
             tls,
             own: Own::default(),
+            timers: Timers::default(),
             end: OnceLock::new(),
             session: OnceLock::new(),
             noteworthy: AtomicBool::new(false),

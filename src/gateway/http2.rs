@@ -3,7 +3,8 @@
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -14,6 +15,7 @@ use h2::server::{Builder, Connection, SendResponse};
 use h2::{Reason, RecvStream};
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, SEC_WEBSOCKET_KEY, UPGRADE};
 use http::{HeaderValue, Method, Request, Version};
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -59,10 +61,14 @@ where
     if drained.as_mut().poll(&mut Context::from_waker(&ends_it)).is_ready() {
         closing.begin();
     }
+    let nudge = Arc::new(Nudge::default());
     let mut exchanges = Exchanges {
         connection,
+        waker: nudge.clone().into(),
+        nudge,
         open: FuturesUnordered::new(),
-        exchange: |request, answer| exchange(request, answer, &respond),
+        // Boxed once, or else it would be copied from place to place until it is in the list.
+        exchange: |request, answer| Box::pin(exchange(request, answer, &respond)),
         closing: &closing,
         told: false,
         timer: Timer::default(),
@@ -76,6 +82,9 @@ where
 /// A connection and its open exchanges.
 struct Exchanges<'a, IO, F, R> {
     connection: Connection<IO, Bytes>,
+    /// What the connection is polled with.
+    waker: Waker,
+    nudge: Arc<Nudge>,
     open: FuturesUnordered<R>,
     exchange: F,
     closing: &'a Closing,
@@ -95,8 +104,10 @@ where
     R: Future<Output = ()>,
 {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<CloseReason> {
+        self.nudge.set_task(cx.waker());
         loop {
             // The exchanges first: what they write goes out with the connection's turn.
+            self.nudge.begin();
             let was_open = !self.open.is_empty();
             while let Poll::Ready(Some(())) = Pin::new(&mut self.open).poll_next(cx) {}
             if was_open && self.open.is_empty() {
@@ -107,7 +118,8 @@ where
                 self.idle_since = clock::now();
                 self.connection.graceful_shutdown();
             }
-            match self.connection.poll_accept(cx) {
+            self.nudge.end();
+            match self.connection.poll_accept(&mut Context::from_waker(&self.waker)) {
                 Poll::Ready(Some(Ok((request, answer)))) => {
                     self.served = true;
                     self.open.push((self.exchange)(request, answer));
@@ -138,6 +150,53 @@ where
         self.closing.begin();
         cx.waker().wake_by_ref();
         Poll::Pending
+    }
+}
+
+/// Wakes the task of a connection, but not for what its own exchanges write while they are polled: the connection has
+/// its turn right after them, and a second one would find nothing to do.
+#[derive(Debug, Default)]
+struct Nudge {
+    /// Whether the connection's turn is still to come.
+    is_coming: AtomicBool,
+    task: Mutex<Option<Waker>>,
+}
+
+impl Nudge {
+    fn set_task(&self, waker: &Waker) {
+        let mut task = self.task.lock();
+        if !task.as_ref().is_some_and(|task| task.will_wake(waker)) {
+            *task = Some(waker.clone());
+        }
+    }
+
+    /// From here on the connection's turn is still to come.
+    fn begin(&self) {
+        self.is_coming.store(true, Ordering::Relaxed);
+    }
+
+    /// The connection's turn begins, which sees all that anybody has woken it for.
+    fn end(&self) {
+        self.is_coming.swap(false, Ordering::AcqRel);
+    }
+}
+
+impl Wake for Nudge {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // Written even if it is left as it is, so that `end` comes after what is told here.
+        let told = self
+            .is_coming
+            .compare_exchange(true, true, Ordering::AcqRel, Ordering::Acquire);
+        if told.is_err() {
+            let task = self.task.lock().clone();
+            if let Some(task) = task {
+                task.wake();
+            }
+        }
     }
 }
 

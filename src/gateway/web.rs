@@ -72,14 +72,15 @@ impl Gateway {
             tls: conversation.tls.as_ref(),
             own: &conversation.own,
             http3: http3.as_ref(),
+            timers: &conversation.timers,
         };
         let (publisher, web) = (&self.publisher, &plan.web);
         let ended = match publication {
             Publication::Site(site, host) => match Self::is_here(plan, &host, conversation) {
                 Ok(()) => publisher.serve(web, (site, &host), request, body, sink, arrival).await,
-                Err(fault) => publisher.refuse(web, fault, &request, sink, arrival).await,
+                Err(fault) => Box::pin(publisher.refuse(web, fault, &request, sink, arrival)).await,
             },
-            Publication::Fault(fault) => publisher.refuse(web, fault, &request, sink, arrival).await,
+            Publication::Fault(fault) => Box::pin(publisher.refuse(web, fault, &request, sink, arrival)).await,
         };
         match ended {
             Ended::Answered => Next::KeepOpen,

@@ -147,7 +147,11 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Prefixed<IO> {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
+        match bufs {
+            // A record of TLS, mostly: to send one piece costs the system less than to gather several.
+            [piece] => Pin::new(&mut self.io).poll_write(cx, piece),
+            pieces => Pin::new(&mut self.io).poll_write_vectored(cx, pieces),
+        }
     }
 
     fn is_write_vectored(&self) -> bool {

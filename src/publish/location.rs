@@ -42,6 +42,13 @@ pub struct Outside<'a> {
     pub host: &'a str,
 }
 
+/// Whether a head has a field in which [`hide`] looks.
+pub fn may_tell(headers: &HeaderMap) -> bool {
+    [LOCATION, CONTENT_LOCATION, SET_COOKIE]
+        .iter()
+        .any(|name| headers.contains_key(name))
+}
+
 /// Puts names of the outside where a head has names of the inside. A client that named no host gets what there is.
 pub fn hide(headers: &mut HeaderMap, inside: &Inside<'_>, outside: &Outside<'_>) {
     for name in [LOCATION, CONTENT_LOCATION] {

@@ -40,7 +40,7 @@ use crate::secure::TlsFacts;
 use crate::types::Authority;
 use crate::upstream::web::Own;
 use crate::upstream::{Lease, Outcome, Pool, TargetId};
-use crate::wire::timer::Timer;
+use crate::wire::timer::Timers;
 use crate::wire::{Gone, Length, Sink, Source};
 
 /// The connection by which a request came.
@@ -54,6 +54,8 @@ pub struct Arrival<'a> {
     pub own: &'a Own,
     /// What the client is told of HTTP/3 (`Alt-Svc`), if it is served here and the request did not come by it.
     pub http3: Option<&'a HeaderValue>,
+    /// For its exchanges.
+    pub timers: &'a Timers,
 }
 
 /// How a request ended.
@@ -140,7 +142,7 @@ impl From<Denied> for Stopped {
 /// What came of a request.
 enum Came {
     Relayed(Relayed),
-    Upgraded(Response<()>, Upgraded, Duration, Lease),
+    Upgraded(Box<(Response<()>, Upgraded, Duration, Lease)>),
     /// The client has gone, or does not take its answer.
     Gone,
     /// Answered by the gateway, as its rule says.
@@ -185,15 +187,18 @@ impl Publisher {
                     .fault
                     .map_or(Ended::Answered, |fault| Ended::BrokeOff(reason_of(fault)))
             }
-            Ok(Came::Upgraded(head, upgraded, idle, lease)) => Ended::Leave(Box::new(Departed {
-                head,
-                upgraded,
-                idle,
-                lease,
-                record,
-                requests: grounds.requests.clone(),
-                publisher: self.clone(),
-            })),
+            Ok(Came::Upgraded(upgraded)) => {
+                let (head, upgraded, idle, lease) = *upgraded;
+                Ended::Leave(Box::new(Departed {
+                    head,
+                    upgraded,
+                    idle,
+                    lease,
+                    record,
+                    requests: grounds.requests.clone(),
+                    publisher: self.clone(),
+                }))
+            }
             Ok(Came::Answered) => {
                 self.note(&record, &grounds.requests);
                 Ended::Answered
@@ -207,7 +212,7 @@ impl Publisher {
             Err(stopped) => {
                 let own = Some(&grounds.pages).filter(|pages| pages.has(stopped.fault.status()));
                 let pages = own.unwrap_or_else(|| published.pages(&arrival.facts.listener));
-                let ended = self.turn_away(pages, stopped, &mut sink, &mut record).await;
+                let ended = Box::pin(self.turn_away(pages, stopped, &mut sink, &mut record)).await;
                 self.note(&record, &grounds.requests);
                 ended
             }
@@ -343,12 +348,15 @@ impl<'a> One<'a> {
             return Err(WebFault::InvalidRequest.into());
         }
         // What this node adds comes after what the client may take out by naming it in `Connection`.
-        if let Some(came) = self.authenticate(&mut head, &normal, sink, record).await? {
-            return Ok(came);
+        if self.grounds.service.is_some() {
+            let authenticated = self.authenticate(&mut head, &normal, sink, record);
+            if let Some(came) = Box::pin(authenticated).await? {
+                return Ok(came);
+            }
         }
         headers::apply(&self.site.rule.request_headers, &mut head.headers);
         match self.direct(&mut head, normal, &prepared, record)? {
-            Direction::Redirect(redirect) => self.redirect(redirect, &head.uri, sink, record).await,
+            Direction::Redirect(redirect) => Box::pin(self.redirect(redirect, &head.uri, sink, record)).await,
             Direction::Forward(directed) => {
                 record.lane = Some(directed.lane.clone());
                 record.asked = Some(directed.target.clone());
@@ -356,11 +364,11 @@ impl<'a> One<'a> {
                 head.version = Version::HTTP_11;
                 let request = Request::from_parts(head, ());
                 if directed.lane.way.settings().buffer_requests {
-                    let timer = &mut Timer::default();
-                    let mut gathered = forward::gather(body, timer, directed.lane.limits.request).await?;
-                    return self
-                        .forward(directed, request, &prepared, &mut gathered, sink, record)
-                        .await;
+                    let mut lent = self.arrival.timers.lend();
+                    let mut gathered = forward::gather(body, &mut lent.timer, directed.lane.limits.request).await?;
+                    drop(lent);
+                    let forwarded = self.forward(directed, request, &prepared, &mut gathered, sink, record);
+                    return Box::pin(forwarded).await;
                 }
                 self.forward(directed, request, &prepared, body, sink, record).await
             }
@@ -378,7 +386,7 @@ impl<'a> One<'a> {
         let mut is_moved = false;
         let mut rounds = Rounds::default();
         let mut kept = Vec::new();
-        let original = head.uri.path_and_query().map_or("/", PathAndQuery::as_str).to_owned();
+        let original = head.uri.path_and_query().map_or("/", PathAndQuery::as_str);
         loop {
             let matched = self.site.act(normal.path());
             if let Action::Redirect(redirect) = matched.action {
@@ -393,7 +401,7 @@ impl<'a> One<'a> {
                     host: &self.host.host,
                     method: &head.method,
                     version: head.version,
-                    uri: &original,
+                    uri: original,
                     port: self.arrival.facts.local.port(),
                     https: self.arrival.tls.is_some(),
                     tls: self.arrival.tls,
@@ -485,7 +493,7 @@ impl<'a> One<'a> {
         let roster = pool.roster();
         let affinity = roster.derived::<Affinity<TargetId>>();
         let stays = affinity.and_then(|affinity| affinity.target(request.headers()).cloned());
-        let mut timer = Timer::default();
+        let mut lent = self.arrival.timers.lend();
         let (mut tried, mut failed): (Vec<TargetId>, Option<WebFault>) = (Vec::new(), None);
         lane.way.budget().deposit();
         let (lease, answer) = loop {
@@ -524,7 +532,7 @@ impl<'a> One<'a> {
                 served.reused = reused;
                 served.source_port = leased.local_addr().map(|address| address.port());
             }
-            match forward::ask(leased, &request, body, sink, lane.limits, &mut timer).await {
+            match forward::ask(leased, &request, body, sink, lane.limits, &mut lent.timer).await {
                 Ok(answer) => break (lease, answer),
                 Err(Unforwarded { fault, again, received }) => {
                     record.received = received;

@@ -106,8 +106,10 @@ impl Connector {
                 Err(_) => return Err(ConnectFault::Timeout),
             }
         }
+        let local = socket.local_addr().ok();
         let Some(tls) = &self.tls else {
-            return Ok(Io::Plain(socket));
+            let stream = Stream::Plain(socket);
+            return Ok(Io { stream, local });
         };
         let name = match name.map(|name| ServerName::try_from(name.to_owned())) {
             Some(Ok(name)) => name,
@@ -128,7 +130,8 @@ impl Connector {
         if tls.needs_http2 && stream.get_ref().1.alpn_protocol().is_none() {
             return Err(ConnectFault::NoHttp2);
         }
-        Ok(Io::Tls(Box::new(stream)))
+        let stream = Stream::Tls(Box::new(stream));
+        Ok(Io { stream, local })
     }
 }
 
@@ -153,7 +156,14 @@ fn host_name(host: &str) -> Option<&str> {
 
 /// A connection to a target.
 #[derive(Debug)]
-pub enum Io {
+pub struct Io {
+    stream: Stream,
+    /// This end's address: to ask the system for each request would be a call more.
+    local: Option<SocketAddr>,
+}
+
+#[derive(Debug)]
+enum Stream {
     /// Bytes as they are.
     Plain(TcpStream),
     /// With TLS.
@@ -163,7 +173,7 @@ pub enum Io {
 impl Io {
     /// What TLS was agreed; `None` without.
     pub fn tls(&self) -> Option<TargetTls> {
-        let Self::Tls(stream) = self else {
+        let Stream::Tls(stream) = &self.stream else {
             return None;
         };
         let session = stream.get_ref().1;
@@ -180,21 +190,15 @@ impl Io {
 
     /// Has the end of this connection reach the target as a break, and not as an end in order.
     pub fn abort_at_end(&self) {
-        match self {
-            Self::Plain(stream) => abort_at_end(stream),
-            Self::Tls(stream) => abort_at_end(stream.get_ref().0.get_ref()),
+        match &self.stream {
+            Stream::Plain(stream) => abort_at_end(stream),
+            Stream::Tls(stream) => abort_at_end(stream.get_ref().0.get_ref()),
         }
     }
 
-    /// This end's address, as the target sees it if nothing translates it.
-    ///
-    /// # Errors
-    /// What the system says, for instance that the connection is gone.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        match self {
-            Self::Plain(stream) => stream.local_addr(),
-            Self::Tls(stream) => stream.get_ref().0.get_ref().local_addr(),
-        }
+    /// This end's address, as the target sees it if nothing translates it; `None` if the system did not say.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.local
     }
 
     /// Whether the target neither closed nor sent anything, which it has no reason to while it is asked nothing.
@@ -352,18 +356,18 @@ impl ConnectFault {
 
 impl AsyncRead for Io {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
-            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+        match &mut self.get_mut().stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            Stream::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
         }
     }
 }
 
 impl AsyncWrite for Io {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
-            Self::Tls(stream) => Pin::new(&mut Pieces::new(stream)).poll_write(cx, buf),
+        match &mut self.get_mut().stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
+            Stream::Tls(stream) => Pin::new(&mut Pieces::new(stream)).poll_write(cx, buf),
         }
     }
 
@@ -372,9 +376,9 @@ impl AsyncWrite for Io {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
-            Self::Tls(stream) => Pin::new(&mut Pieces::new(stream)).poll_write_vectored(cx, bufs),
+        match &mut self.get_mut().stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Stream::Tls(stream) => Pin::new(&mut Pieces::new(stream)).poll_write_vectored(cx, bufs),
         }
     }
 
@@ -383,16 +387,16 @@ impl AsyncWrite for Io {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        match &mut self.get_mut().stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Stream::Tls(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        match &mut self.get_mut().stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Stream::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
 }

@@ -201,11 +201,12 @@ impl Way {
     /// No connection came about. Nothing was sent, so that another target can be asked.
     pub async fn lease(&self, address: SocketAddr, wanted: Wanted<'_>) -> Result<Leased, ConnectFault> {
         let name = self.connector.name(wanted.host);
+        // What may have to connect is in a box of its own: a connection that waits is the rule, and has no room for it.
         if let Some(own) = wanted.own {
-            return self.own(address, name, own).await;
+            return Box::pin(self.own(address, name, own)).await;
         }
         if self.settings.version == BackendVersion::Http2 {
-            let shared = self.share(address, name).await?;
+            let shared = Box::pin(self.share(address, name)).await?;
             if !wanted.upgrade || self.takes_websockets(&shared).await? {
                 return Ok(shared);
             }
@@ -216,7 +217,7 @@ impl Way {
         let (connection, name) = match idle {
             Some(idle) => idle,
             None => {
-                let io = self.connector_of_http1.connect(address, name).await?;
+                let io = Box::pin(self.connector_of_http1.connect(address, name)).await?;
                 (h1::Connection::new(io), name.map(Arc::from))
             }
         };

@@ -249,3 +249,30 @@ async fn a_connection_ends_when_it_is_idle() {
     );
     drop(silent);
 }
+
+/// Counts how often it is woken.
+#[derive(Default)]
+struct Counted(std::sync::atomic::AtomicUsize);
+
+impl Wake for Counted {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_connection_is_woken_but_for_what_its_turn_is_to_come_for() {
+    let task = Arc::new(Counted::default());
+    let woken = || task.0.load(Ordering::Relaxed);
+    let nudge = Arc::new(Nudge::default());
+    let waker = Waker::from(nudge.clone());
+    nudge.set_task(&task.clone().into());
+    waker.wake_by_ref();
+    assert_eq!(woken(), 1, "between two turns");
+    nudge.begin();
+    waker.wake_by_ref();
+    assert_eq!(woken(), 1, "while its exchanges write");
+    nudge.end();
+    waker.wake_by_ref();
+    assert_eq!(woken(), 2, "from its turn on");
+}

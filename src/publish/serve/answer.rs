@@ -12,7 +12,7 @@ use crate::publish::affinity::Affinity;
 use crate::publish::compress::{self, Compressed};
 use crate::publish::forward::{Answer, Relayed};
 use crate::publish::headers::{self, Hop, Prepared};
-use crate::publish::location::{Inside, Outside, hide};
+use crate::publish::location::{Inside, Outside, hide, may_tell};
 use crate::publish::record::Record;
 use crate::upstream::{Lease, TargetId};
 use crate::wire::{Sink, Source};
@@ -38,7 +38,7 @@ impl One<'_> {
         for (set, kept) in directed.kept {
             set.answer(kept, status, fields);
         }
-        if settings.hide_inside {
+        if settings.hide_inside && may_tell(fields) {
             let address = lease.address().ip().to_string();
             let asked = record.asked_host.as_ref().and_then(|host| host.to_str().ok());
             let inside = Inside {
@@ -98,7 +98,7 @@ impl<B: Source> Prompt<'_, B> {
             let fields = self.head.headers_mut();
             fields.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
             fields.insert(UPGRADE, HeaderValue::from_static("websocket"));
-            return Ok(Came::Upgraded(self.head, upgraded, self.idle, lease));
+            return Ok(Came::Upgraded(Box::new((self.head, upgraded, self.idle, lease))));
         }
         let cut = lease.cut().clone();
         if self.compresses {

@@ -11,7 +11,6 @@ use crate::publish::headers::Hop;
 use crate::publish::record::Record;
 use crate::route::path::Normal;
 use crate::upstream::Outcome;
-use crate::wire::timer::Timer;
 use crate::wire::{NoBody, Sink};
 
 impl One<'_> {
@@ -51,8 +50,8 @@ impl One<'_> {
             .reach(lane, &lease, asked_host.as_ref(), false, now)
             .await
             .map_err(|fault| unavailable(fault.into()))?;
-        let (mut nothing, mut timer) = (NoBody, Timer::default());
-        let asked = forward::ask(leased, &question, &mut nothing, sink, lane.limits, &mut timer).await;
+        let (mut nothing, mut lent) = (NoBody, self.arrival.timers.lend());
+        let asked = forward::ask(leased, &question, &mut nothing, sink, lane.limits, &mut lent.timer).await;
         let mut answer = match asked {
             Ok(answer) => answer,
             Err(unforwarded) => {

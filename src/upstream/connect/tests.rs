@@ -236,7 +236,7 @@ async fn a_connection_is_quiet_until_it_is_closed_or_spoken_on() {
         assert!(io.is_quiet());
         far.write_all(says.as_bytes()).await.unwrap();
         drop(far);
-        let Io::Plain(stream) = &io else {
+        let Stream::Plain(stream) = &io.stream else {
             panic!("no TLS was asked for")
         };
         stream.readable().await.unwrap();

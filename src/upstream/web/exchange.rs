@@ -84,7 +84,7 @@ impl Leased {
     /// This end's address, if it is known.
     pub fn local_addr(&mut self) -> Option<SocketAddr> {
         match &mut self.connection {
-            Connection::Http1(connection) => connection.io().local_addr().ok(),
+            Connection::Http1(connection) => connection.io().local_addr(),
             Connection::Http2(..) => None,
         }
     }

@@ -154,7 +154,7 @@ pub fn request(head: &Bytes) -> Result<RequestHead, HeadFault> {
     let start = line.start + method.as_str().len() + 1;
     let uri = target_of(&method, head.slice(start..start + target.len()))?;
     let mut notes = Notes::default();
-    let headers = lines.fields(&mut notes)?;
+    let headers = lines.fields(&mut notes, ADDED_TO_REQUESTS)?;
     check_host(&uri, version, (notes.hosts, notes.host.as_ref()))?;
     let framing = notes.framing(version)?.unwrap_or(Framing::None);
     let mut request = Request::new(());
@@ -180,7 +180,7 @@ pub fn response(head: &Bytes, asked: &Method) -> Result<ResponseHead, HeadFault>
     let line = lines.next()?;
     let (version, status) = status_line(&head[line])?;
     let mut notes = Notes::default();
-    let headers = lines.fields(&mut notes)?;
+    let headers = lines.fields(&mut notes, ADDED_TO_ANSWERS)?;
     // Judged even where there is no body: a server that is confused about its framing is confused about the next answer.
     let declared = notes.framing(version)?;
     let bodiless = asked == Method::HEAD
@@ -209,7 +209,7 @@ pub fn response(head: &Bytes, asked: &Method) -> Result<ResponseHead, HeadFault>
 /// A field that is none, or that would have had to be in the head.
 pub fn trailers(section: &Bytes) -> Result<HeaderMap, HeadFault> {
     let mut notes = Notes::default();
-    let trailers = Lines { head: section, at: 0 }.fields(&mut notes)?;
+    let trailers = Lines { head: section, at: 0 }.fields(&mut notes, 0)?;
     if notes.lengths > 0 || notes.codings > 0 || notes.hosts > 0 || trailers.contains_key(CONNECTION) {
         return Err(HeadFault::Framing);
     }
@@ -233,16 +233,15 @@ impl Lines<'_> {
         Ok(line)
     }
 
-    /// The fields, from here to the empty line, which must be the end.
-    fn fields(mut self, notes: &mut Notes) -> Result<HeaderMap, HeadFault> {
+    /// The fields, from here to the empty line, which must be the end; with room for so many that are `added` to them.
+    fn fields(mut self, notes: &mut Notes, added: usize) -> Result<HeaderMap, HeadFault> {
         let count = memchr_iter(b'\n', &self.head[self.at..]).count();
         if count > FIELDS_MAX + 1 {
             return Err(HeadFault::TooLarge);
         }
         let mut fields = match count {
             1 => HeaderMap::new(),
-            // With room for those that a gateway adds.
-            _ => HeaderMap::with_capacity(count + ADDED),
+            _ => HeaderMap::with_capacity(count + added),
         };
         loop {
             let line = self.next()?;
@@ -440,8 +439,9 @@ pub fn check_host(uri: &Uri, version: Version, hosts: (usize, Option<&HeaderValu
 
 const HTTP_1: &[u8] = b"HTTP/1.";
 
-/// As many fields as a gateway adds to a request.
-const ADDED: usize = 6;
+/// As many fields as a gateway adds.
+const ADDED_TO_REQUESTS: usize = 6;
+const ADDED_TO_ANSWERS: usize = 2;
 
 #[cfg(test)]
 mod tests {

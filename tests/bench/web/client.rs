@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use anyhow::{Context as _, bail, ensure};
+use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, HandshakeKind, RootCertStore, SupportedProtocolVersion};
@@ -21,20 +22,29 @@ pub(crate) enum Stream {
     Plain(TcpStream),
 }
 
-/// TLS of one version that trusts the certificate in that file.
-pub(crate) fn tls(
-    chain: &Path,
-    version: &'static SupportedProtocolVersion,
-    resumes: bool,
-) -> anyhow::Result<TlsConnector> {
+/// What a client offers.
+#[derive(Clone, Copy)]
+pub(crate) struct Offer {
+    pub(crate) version: &'static SupportedProtocolVersion,
+    /// To take up earlier sessions.
+    pub(crate) resumes: bool,
+    /// The post-quantum key exchange too, which costs whoever knows it more than X25519, and the peers do not know it.
+    pub(crate) hybrid: bool,
+}
+
+/// TLS that trusts the certificate in that file.
+pub(crate) fn tls(chain: &Path, offer: Offer) -> anyhow::Result<TlsConnector> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(chain)?)?;
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut config = ClientConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[version])?
+    let mut provider = aws_lc_rs::default_provider();
+    if !offer.hybrid {
+        provider.kx_groups = vec![aws_lc_rs::kx_group::X25519, aws_lc_rs::kx_group::SECP256R1];
+    }
+    let mut config = ClientConfig::builder_with_provider(Arc::new(provider))
+        .with_protocol_versions(&[offer.version])?
         .with_root_certificates(roots)
         .with_no_client_auth();
-    if !resumes {
+    if !offer.resumes {
         config.resumption = rustls::client::Resumption::disabled();
     }
     Ok(TlsConnector::from(Arc::new(config)))

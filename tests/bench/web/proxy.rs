@@ -11,11 +11,11 @@ use anyhow::{Context as _, bail, ensure};
 use portcullis::clock;
 use portcullis::secure::self_signed;
 use rustix::process::{Pid, Signal, kill_process};
-use rustls::SupportedProtocolVersion;
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
+use crate::client::Offer;
 use crate::process::Process;
 use crate::{client, configuration};
 
@@ -182,15 +182,11 @@ impl Proxy {
     }
 
     /// TLS to it.
-    pub(crate) fn tls(
-        &self,
-        version: &'static SupportedProtocolVersion,
-        resumes: bool,
-    ) -> anyhow::Result<Option<TlsConnector>> {
+    pub(crate) fn tls(&self, offer: Offer) -> anyhow::Result<Option<TlsConnector>> {
         if self.kind == Kind::Direct {
             return Ok(None);
         }
-        client::tls(&self.at("chain.pem"), version, resumes).map(Some)
+        client::tls(&self.at("chain.pem"), offer).map(Some)
     }
 
     /// Its URL for a path, for the tools.
