@@ -19,6 +19,8 @@ pub(super) struct Conversation {
     pub(super) tls: Option<TlsFacts>,
     /// The connection to a target that belongs to this one alone.
     pub(super) own: Own,
+    /// Another process of this node brought it here.
+    pub(super) carried: bool,
     /// Why a request's answer ends the connection; the first one stands.
     end: OnceLock<CloseReason>,
     session: OnceLock<SessionId>,
@@ -33,11 +35,17 @@ impl Conversation {
             facts,
             tls,
             own: Own::default(),
+            carried: false,
             end: OnceLock::new(),
             session: OnceLock::new(),
             noteworthy: AtomicBool::new(false),
             watch,
         }
+    }
+
+    /// The same, brought here by another process of this node.
+    pub(super) fn carried(self) -> Self {
+        Self { carried: true, ..self }
     }
 
     /// Notes why this connection is about to end.
