@@ -4,7 +4,7 @@
 //! Whoever can open the socket (mode 0600) is the operator; there is no other sign-in.
 
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -13,7 +13,7 @@ use axum::extract::{Path as UrlPath, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
-use axum::routing::{delete, get, put};
+use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
@@ -31,25 +31,28 @@ mod pools;
 
 use api::{
     External, ExternalList, Finding, FindingList, Launched, NodeStatus, PoolList, Problem, Quiesce, RefusalCount,
-    RefusalList, Session, SessionList,
+    RefusalList, Session, SessionList, Upgrade, Upgraded,
 };
 
 /// The running admin side; ends when dropped.
 #[derive(Debug)]
 pub struct Admin {
     socket: PathBuf,
+    /// The socket's number in its file system: another process may have put its own in that place.
+    inode: u64,
     stop: CancellationToken,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Admin {
-    /// Binds the socket and starts the thread.
+    /// Binds the socket and starts the thread. `replaces`: whoever answers on it is to be replaced.
     ///
     /// # Errors
     ///
     /// The socket cannot be bound, or another node answers on it.
-    pub fn start(gateway: Arc<Gateway>, socket: &Path) -> io::Result<Self> {
-        let listener = bind(socket)?;
+    pub fn start(gateway: Arc<Gateway>, socket: &Path, replaces: bool) -> io::Result<Self> {
+        let listener = bind(socket, replaces)?;
+        let inode = std::fs::metadata(socket)?.ino();
         let stop = CancellationToken::new();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let stopped = stop.clone();
@@ -67,9 +70,17 @@ impl Admin {
         })?;
         Ok(Self {
             socket: socket.to_owned(),
+            inode,
             stop,
             thread: Some(thread),
         })
+    }
+}
+
+impl Admin {
+    /// Whether the operator who opens the path finds this side.
+    pub fn owns_its_path(&self) -> bool {
+        std::fs::metadata(&self.socket).is_ok_and(|found| found.ino() == self.inode)
     }
 }
 
@@ -80,13 +91,15 @@ impl Drop for Admin {
             // A panic there was reported where it happened; here there is nothing left to save.
             let _ = thread.join();
         }
-        let _ = std::fs::remove_file(&self.socket);
+        if self.owns_its_path() {
+            let _ = std::fs::remove_file(&self.socket);
+        }
     }
 }
 
-/// Binds the socket with mode 0600, replacing one that nobody answers on.
-fn bind(socket: &Path) -> io::Result<std::os::unix::net::UnixListener> {
-    if socket.exists() {
+/// Binds the socket with mode 0600, replacing one that nobody answers on, or any.
+fn bind(socket: &Path, replaces: bool) -> io::Result<std::os::unix::net::UnixListener> {
+    if socket.exists() && !replaces {
         if std::os::unix::net::UnixStream::connect(socket).is_ok() {
             return Err(io::Error::new(
                 io::ErrorKind::AddrInUse,
@@ -108,6 +121,7 @@ fn router(gateway: Arc<Gateway>) -> Router {
     Router::new()
         .route("/api/v1/node", get(node))
         .route("/api/v1/node/quiesce", put(quiesce))
+        .route("/api/v1/node/upgrade", post(upgrade))
         .route("/api/v1/sessions", get(sessions))
         .route("/api/v1/sessions/{id}", delete(kill))
         .route("/api/v1/refusals", get(refusals))
@@ -135,6 +149,15 @@ async fn quiesce(
             format!("The node is {state}. Quiesce can be set while it is in service, and taken back until it drains.");
         Err((StatusCode::CONFLICT, Json(Problem { detail })))
     }
+}
+
+async fn upgrade(
+    State(gateway): State<Arc<Gateway>>,
+    Json(wanted): Json<Upgrade>,
+) -> Result<Json<Upgraded>, (StatusCode, Json<Problem>)> {
+    let outcome = gateway.kinship().wish(wanted.binary).await;
+    let answer = outcome.map(|pid| Json(Upgraded { pid }));
+    answer.map_err(|detail| (StatusCode::CONFLICT, Json(Problem { detail })))
 }
 
 async fn sessions(State(gateway): State<Arc<Gateway>>) -> Json<SessionList> {

@@ -10,8 +10,8 @@ use crate::types::UserName;
 mod chain;
 mod throttle;
 
-pub use chain::{Answer, Chain, Change, Check, Decision, Due, Failed, Replacement, Verdict};
-pub use throttle::{Throttle, Throttled};
+pub use chain::{Answer, Chain, ChainSnapshot, Change, Check, Decision, Due, Failed, Replacement, Verdict};
+pub use throttle::{Throttle, ThrottleSnapshot, Throttled};
 
 /// Proof that a user has signed in.
 #[derive(Debug)]
@@ -68,6 +68,11 @@ pub enum Method {
 }
 
 impl Method {
+    /// The method of that code; `None` for one that this version does not know.
+    pub fn from_code(code: &str) -> Option<Self> {
+        (code == Self::Password.code()).then_some(Self::Password)
+    }
+
     /// The code in logs and in the admin API.
     pub fn code(self) -> &'static str {
         match self {

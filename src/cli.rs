@@ -20,6 +20,7 @@ pub mod serve;
 pub mod sessions;
 pub mod socket;
 pub mod term;
+pub mod upgrade;
 
 use term::{Colour, Term};
 
@@ -77,6 +78,7 @@ enum Command {
     Check(check::Arguments),
     Doctor(Box<doctor::Arguments>),
     Quiesce(quiesce::Arguments),
+    Upgrade(upgrade::Arguments),
     Sessions(sessions::Arguments),
     Connect(Box<connect::Connect>),
     HashPassword(hash_password::Arguments),
@@ -101,6 +103,7 @@ pub fn run_with(arguments: impl IntoIterator<Item = OsString>) -> Exit {
         Command::Check(arguments) => check::run(&arguments, term),
         Command::Doctor(arguments) => doctor::run(&arguments, term),
         Command::Quiesce(arguments) => quiesce::run(&arguments),
+        Command::Upgrade(arguments) => upgrade::run(&arguments),
         Command::Sessions(arguments) => sessions::run(&arguments),
         Command::Connect(arguments) => connect::run(*arguments, term),
         Command::HashPassword(arguments) => hash_password::run(&arguments),

@@ -25,6 +25,7 @@ pub mod screen;
 mod service;
 mod sessions;
 mod sign_in;
+pub mod snapshot;
 mod ticket;
 pub mod xml;
 

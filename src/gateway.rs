@@ -12,7 +12,7 @@ use std::time::Instant;
 use arc_swap::{ArcSwap, Guard};
 use bytes::Bytes;
 use http::header::COOKIE;
-use http::{Request, Response, StatusCode, Version};
+use http::{Request, Response, Version};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
@@ -39,9 +39,11 @@ mod conversation;
 mod departure;
 mod extent;
 pub mod external;
+mod health;
 mod http1;
 mod http2;
 mod http3;
+pub mod kin;
 pub mod lifecycle;
 mod mark;
 mod passage;
@@ -59,6 +61,7 @@ use conversation::{Conversation, tell};
 use departure::Destination;
 use external::External;
 use http1::{Next, Respond};
+use kin::Kinship;
 use lifecycle::Lifecycle;
 use mark::MarkKey;
 pub use pcoip::PcoipDoor;
@@ -89,6 +92,7 @@ pub struct Gateway {
     mark_key: MarkKey,
     external: External,
     publisher: Arc<Publisher>,
+    kinship: Kinship,
 }
 
 impl Gateway {
@@ -105,9 +109,11 @@ impl Gateway {
         publisher.apply(&plan.web, clock::now());
         grants.watch().set_places((&plan.config).into());
         let flows = Flows::new(plan.config.udp, grants.watch().clone(), tasks.clone());
+        let lifecycle = Lifecycle::default();
         Self {
             plan: ArcSwap::from_pointee(plan),
-            lifecycle: Lifecycle::default(),
+            kinship: Kinship::new(lifecycle.draining()),
+            lifecycle,
             control,
             grants,
             tunnels,
@@ -187,11 +193,11 @@ impl Gateway {
             gateway: &self,
             conversation: &conversation,
         };
-        let (idle, draining) = (plan.config.limits.head_timeout, self.lifecycle.draining());
+        let idle = plan.config.limits.head_timeout;
         let ended = if conversation.tls.as_ref().is_some_and(|tls| tls.h2) {
-            Box::pin(http2::serve(io, idle, speaker, draining)).await
+            Box::pin(http2::serve(io, idle, speaker, self.kinship.leaving())).await
         } else {
-            http1::serve(io, idle, speaker, draining).await
+            http1::serve(io, idle, speaker, self.lifecycle.draining()).await
         };
         conversation.log(conversation.end().unwrap_or(ended));
     }
@@ -212,6 +218,10 @@ impl Gateway {
         if let Some(elsewhere) = self.sent_on(request, conversation) {
             return Outcome::Answer(answer::redirect(&elsewhere));
         }
+        let _turn = match self.take_turn(&routed, request, conversation).await {
+            Ok(turn) => turn,
+            Err(elsewhere) => return elsewhere,
+        };
         let answer = match routed {
             Ok(Routed::Health) => answer::health(self.lifecycle.is_in_service(), request.method()),
             Ok(Routed::Mark(mark)) => answer::mark(self.mark_key.answer(mark)),
@@ -478,17 +488,6 @@ impl Gateway {
         self.publisher.sweep(now);
         self.grants.watch().tick(now);
     }
-
-    /// Answers the health check on a plain connection: nothing else is served there.
-    pub async fn serve_health(self: Arc<Self>, incoming: Incoming) {
-        let Ok(accepted) = incoming.accept(&[]).await else {
-            return;
-        };
-        let (io, _facts, _permit) = accepted.into_parts();
-        let head_timeout = self.plan().config.limits.head_timeout;
-        let health = HealthOnly(&self.lifecycle);
-        http1::serve(io, head_timeout, health, self.lifecycle.draining()).await;
-    }
 }
 
 /// What becomes of a request.
@@ -521,6 +520,9 @@ impl Respond for Speaker<'_> {
     }
 
     async fn respond<B: Source, A: Sink>(&self, request: Request<()>, mut body: B, mut answer: A) -> Next {
+        if let Some(next) = self.carried(&request) {
+            return next;
+        }
         let plan = self.gateway.plan.load_full();
         if let Some(published) = Gateway::published(&plan, &request, self.conversation) {
             let answered = self
@@ -535,19 +537,6 @@ impl Respond for Speaker<'_> {
             Outcome::Leave(to) => Next::Leave(to),
             Outcome::NeedsHttp1 => Next::NeedsHttp1,
         }
-    }
-}
-
-/// Answers the health check and nothing else.
-struct HealthOnly<'a>(&'a Lifecycle);
-
-impl Respond for HealthOnly<'_> {
-    async fn respond<B: Source, A: Sink>(&self, request: Request<()>, _body: B, mut answer: A) -> Next {
-        let response = match route::route(request.method(), request.uri()) {
-            Ok(Routed::Health) => answer::health(self.0.is_in_service(), request.method()),
-            _ => answer::text(StatusCode::NOT_FOUND, "only the health check is answered here\n"),
-        };
-        sent(answer::send(&mut answer, response).await)
     }
 }
 

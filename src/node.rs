@@ -7,6 +7,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
@@ -33,11 +34,14 @@ use crate::tunnel::https::Registry;
 use crate::upstream::{AgentFault, Home};
 
 mod endpoints;
+pub mod handover;
 mod plan;
 mod sockets;
+pub mod systemd;
 pub mod workers;
 
 use endpoints::{Added, Endpoints};
+use handover::{Inheritance, Keys, Kin, Kindred};
 pub use sockets::Service;
 use sockets::{Change, Datagrams, Socket, Sockets};
 use workers::Workers;
@@ -51,8 +55,63 @@ pub struct Node {
     workers: Workers,
     tickets: Tickets,
     stopping: CancellationToken,
-    /// Ends the operator's side when the node is dropped.
-    _admin: Admin,
+    keys: Keys,
+    /// Where other processes of the node find this one.
+    kin: Mutex<Option<Kin>>,
+    /// The processes before and after this one.
+    kindred: Mutex<Kindred>,
+    /// Another process has taken over, and has the word on whose time is over.
+    led: Arc<AtomicBool>,
+    /// The operator's side, which ends when it is dropped.
+    admin: Mutex<Option<Admin>>,
+}
+
+/// A node that has everything and serves nobody yet.
+#[derive(Debug)]
+struct Prepared {
+    node: Node,
+    change: Change,
+    added: Added,
+}
+
+impl Prepared {
+    fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// Waits until the names of targets were asked for and their first probes are in, for a moment at most. Blocks.
+    fn warm_up(&self) {
+        let publisher = self.node.gateway.publisher().clone();
+        self.node.workers.tasks().handle().block_on(async move {
+            publisher.settle().await;
+            let deadline = Instant::now() + WARM_UP;
+            while publisher.pools(clock::now()).has_unknown() && Instant::now() < deadline {
+                tokio::time::sleep(A_MOMENT).await;
+            }
+        });
+    }
+
+    /// Puts it into service. `replaces`: another process serves the operator until now.
+    fn serve(self, replaces: bool) -> Result<Node, StartFault> {
+        let Self { node, change, added } = self;
+        let (gateway, tasks) = (node.gateway.clone(), node.workers.tasks());
+        let socket = gateway.plan().config.node.admin_socket.clone();
+        let admin = Admin::start(gateway.clone(), &socket, replaces);
+        let admin = admin.map_err(|cause| StartFault::Admin { socket, cause })?;
+        *node.admin.lock() = Some(admin);
+        tasks.spawn(gateway.control_channel().keep(node.stopping.clone()));
+        gateway.lifecycle().serve();
+        node.accept_from(change, added).map_err(StartFault::Descriptors)?;
+        gateway.control_channel().set_rdp_addresses(node.rdp_addresses());
+        let stop = node.stopping.clone();
+        tasks.spawn(async move {
+            // Once another process serves, the addresses lead to that one.
+            let leaving = gateway.kinship().leaving().clone();
+            let watch = leaving.run_until_cancelled(gateway.watch_external());
+            stop.run_until_cancelled(watch).await;
+        });
+        Ok(node)
+    }
 }
 
 impl Node {
@@ -62,16 +121,29 @@ impl Node {
     ///
     /// [`StartFault`] with everything that is wrong of one kind; nothing is left running then.
     pub fn start(config: Config) -> Result<Self, StartFault> {
+        let prepared = Self::prepare(config, Inheritance::default())?;
+        settle(&prepared.node.workers, prepared.node.gateway.publisher());
+        prepared.serve(false)
+    }
+
+    /// Builds the node, with what it takes over. Blocks on the file system.
+    fn prepare(config: Config, mut inheritance: Inheritance) -> Result<Prepared, StartFault> {
+        let conflicts = inheritance.conflicts(&config);
+        if !conflicts.is_empty() {
+            return Err(StartFault::NeedsRestart(conflicts));
+        }
+        let keys = inheritance.keys.clone();
         let stopping = CancellationToken::new();
         let tickets = Tickets::new()?;
         let directory = Directory::load(&config)?;
+        let drawn = keys.recognition_secret();
         let grants = Arc::new(Store::new(
             config.node.name.clone(),
-            config.node.recognition_key.as_ref(),
+            Some(config.node.recognition_key.as_ref().unwrap_or(&drawn)),
             config.session.clone(),
         ));
         let tunnels = Arc::new(Registry::new(stopping.clone()));
-        let control = Control::new(&config, directory, grants.clone(), tunnels.clone());
+        let control = Control::new(&config, directory, grants.clone(), tunnels.clone(), keys.guid.clone());
         let caps = Caps::new(&config.limits);
         let workers = Workers::start(config.node.workers).map_err(StartFault::Workers)?;
         let home = Home {
@@ -79,11 +151,11 @@ impl Node {
             tasks: workers.tasks().tracker().clone(),
             stopping: stopping.clone(),
         };
-        let publisher = Arc::new(Publisher::new(&config, home, seed())?);
+        let publisher = Arc::new(Publisher::new(&config, home, seed(), &keys.affinity_secret())?);
         let plan = plan::draw(config, &tickets, &publisher, None)?;
-        let change = Sockets::default().prepare(&plan.config)?;
-        let added = Endpoints::default().prepare(&plan.config, |address| change.bound_at(address))?;
-        let socket = plan.config.node.admin_socket.clone();
+        let change = Sockets::default().prepare(&plan.config, &mut inheritance)?;
+        let bound = |address| change.bound_at(address);
+        let added = Endpoints::default().prepare(&plan.config, &mut inheritance, bound)?;
         let gateway = Arc::new(Gateway::new(
             plan,
             control,
@@ -93,9 +165,6 @@ impl Node {
             workers.tasks().tracker().clone(),
             publisher,
         ));
-        settle(&workers, gateway.publisher());
-        let admin = Admin::start(gateway.clone(), &socket).map_err(|cause| StartFault::Admin { socket, cause })?;
-        workers.tasks().spawn(gateway.control_channel().keep(stopping.clone()));
         let node = Self {
             gateway,
             sockets: Mutex::default(),
@@ -103,16 +172,13 @@ impl Node {
             workers,
             tickets,
             stopping,
-            _admin: admin,
+            keys,
+            kin: Mutex::default(),
+            kindred: Mutex::default(),
+            led: Arc::default(),
+            admin: Mutex::default(),
         };
-        node.accept_from(change, added).map_err(StartFault::Descriptors)?;
-        node.gateway.control_channel().set_rdp_addresses(node.rdp_addresses());
-        node.gateway.lifecycle().serve();
-        let (gateway, stop) = (node.gateway.clone(), node.stopping.clone());
-        node.workers.tasks().spawn(async move {
-            stop.run_until_cancelled(gateway.watch_external()).await;
-        });
-        Ok(node)
+        Ok(Prepared { node, change, added })
     }
 
     /// Puts another configuration in force: whole, or not at all. Open connections stay open. Blocks on the file system, and
@@ -131,9 +197,10 @@ impl Node {
         drop(before);
         let (change, added) = {
             let sockets = self.sockets.lock();
-            let change = sockets.prepare(&plan.config)?;
+            let mut nothing = Inheritance::default();
+            let change = sockets.prepare(&plan.config, &mut nothing)?;
             let bound = |address| sockets.bound_at(address).unwrap_or_else(|| change.bound_at(address));
-            let added = self.endpoints.lock().prepare(&plan.config, bound)?;
+            let added = (self.endpoints.lock()).prepare(&plan.config, &mut nothing, bound)?;
             (change, added)
         };
         let publisher = self.gateway.publisher();
@@ -177,7 +244,9 @@ impl Node {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            self.gateway.sweep(clock::now());
+            if !self.led.load(Ordering::Acquire) {
+                self.gateway.sweep(clock::now());
+            }
         }
     }
 
@@ -221,6 +290,14 @@ impl Node {
                 .lock()
                 .apply(change, accept, |datagrams| self.read(datagrams)),
         )
+    }
+
+    /// Takes clients in again, after a pause.
+    fn accept_again(&self, endpoints: Added) -> io::Result<()> {
+        let plan = self.gateway.plan();
+        let quic = (self.endpoints.lock()).apply(endpoints, &plan, &self.gateway, self.workers.tasks());
+        let accept = |address, socket: &Socket| self.accept(address, socket);
+        quic.and(self.sockets.lock().resume(accept, |datagrams| self.read(datagrams)))
     }
 
     /// Begins to accept connections from a socket.
@@ -379,6 +456,8 @@ fn lines<T: ToString>(faults: &[T]) -> String {
     faults.iter().map(T::to_string).collect::<Vec<_>>().join("\n")
 }
 
+/// For the first probes of a node that takes over.
+const WARM_UP: Duration = Duration::from_secs(5);
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 const A_MOMENT: Duration = Duration::from_millis(50);
 const STILL_OPEN: Duration = Duration::from_secs(5);

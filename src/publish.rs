@@ -21,7 +21,7 @@ use crate::inspect::guard::{Networks, Rates};
 use crate::observe::access::{AccessLog, AccessLogFault};
 use crate::observe::traffic::Traffic;
 use crate::route::web::{Owner, Table};
-use crate::types::Authority;
+use crate::types::{Authority, Secret};
 use crate::upstream::probe::{Reach, Reached, TlsFacts, Unreached, Way};
 use crate::upstream::web::{BackendFault, Backends};
 use crate::upstream::{Census, Fittings, Home, Pools, PoolsView};
@@ -66,11 +66,12 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// A publisher with nothing published yet. Blocks on the file system.
+    /// A publisher with nothing published yet. `affinity` is the key of affinity where none is configured. Blocks on the
+    /// file system.
     ///
     /// # Errors
     /// The access log cannot be opened.
-    pub fn new(config: &Config, home: Home, seed: u64) -> Result<Self, AccessLogFault> {
+    pub fn new(config: &Config, home: Home, seed: u64, affinity: &Secret) -> Result<Self, AccessLogFault> {
         Ok(Self {
             tasks: home.tasks.clone(),
             pools: Pools::new(home, seed),
@@ -78,7 +79,7 @@ impl Publisher {
             passages: Passages::default(),
             access_log: AccessLog::start(&config.web.access_log, config.node.name.as_str())?,
             traffic: Traffic::default(),
-            drawn_key: Arc::new(AffinityKey::new(None)),
+            drawn_key: Arc::new(AffinityKey::new(affinity)),
         })
     }
 
@@ -95,7 +96,7 @@ impl Publisher {
         let table = Table::compile(&config.listeners, &web.rules);
         let pages = ErrorPages::read(&web.error_pages).map_err(PublishFault::Page)?;
         let key = match &web.affinity_key {
-            Some(secret) => Arc::new(AffinityKey::new(Some(secret))),
+            Some(secret) => Arc::new(AffinityKey::new(secret)),
             None => self.drawn_key.clone(),
         };
         let mut grounds = Vec::with_capacity(table.sites().len());

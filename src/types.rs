@@ -8,12 +8,14 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 
 mod access;
 mod mark;
+mod octets;
 mod rewrite;
 mod thumbprint;
 mod web;
 
 pub use access::{AccessField, InvalidAccessField};
 pub use mark::{InvalidMark, Mark, MarkAnswer};
+pub use octets::Octets32;
 pub use rewrite::{
     Condition, InvalidPattern, InvalidTemplate, InvalidVariable, Part, Pattern, Place, Rewrite, RewriteFault,
     RewriteRule, ServerVariable, Template, Variable, is_framing, is_of_path, is_of_query,

@@ -1,5 +1,7 @@
 //! The documents of the admin API: what the node sends and the CLI reads.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 /// How the node is: `GET /api/v1/node`.
@@ -32,6 +34,21 @@ pub struct NodeStatus {
 pub struct Quiesce {
     /// Whether the node is to be out of service.
     pub quiesced: bool,
+}
+
+/// The body of `POST /api/v1/node/upgrade`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Upgrade {
+    /// The program that is to take over, as the node finds it.
+    pub binary: PathBuf,
+}
+
+/// The answer to it, once the new process serves.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct Upgraded {
+    /// The id of the process that serves.
+    pub pid: u32,
 }
 
 /// The live sessions: `GET /api/v1/sessions`.

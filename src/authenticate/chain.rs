@@ -6,6 +6,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use serde::{Deserialize, Serialize};
+
 use super::{Authenticated, Method};
 use crate::config;
 use crate::types::{Secret, UserName};
@@ -203,7 +205,60 @@ pub enum Change {
     NotNow(&'static str),
 }
 
+/// How far a sign-in has come, as data for another process of this node. No password is in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChainSnapshot {
+    client: IpAddr,
+    failures: u32,
+    due: DueSnapshot,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum DueSnapshot {
+    Disclaimer,
+    Password { user: Option<String> },
+    NewPassword { user: String },
+}
+
 impl Chain {
+    /// As data; the words of the last fault are not kept.
+    pub fn snapshot(&self) -> ChainSnapshot {
+        let due = match &self.stage {
+            Stage::Disclaimer => DueSnapshot::Disclaimer,
+            Stage::Password { user, .. } => DueSnapshot::Password { user: user.clone() },
+            Stage::NewPassword { user, .. } => DueSnapshot::NewPassword { user: user.to_string() },
+        };
+        ChainSnapshot {
+            client: self.client,
+            failures: self.failures,
+            due,
+        }
+    }
+
+    /// Goes on where another process was, by the configuration of this one.
+    pub fn restored(snapshot: ChainSnapshot, authentication: &config::Authentication) -> Self {
+        let mut chain = Self::new(authentication, snapshot.client);
+        chain.failures = snapshot.failures;
+        match snapshot.due {
+            // A disclaimer that is gone is not asked, one that is there not passed over.
+            DueSnapshot::Disclaimer => {}
+            DueSnapshot::Password { user } => chain.stage = Stage::Password { error: None, user },
+            DueSnapshot::NewPassword { user } => {
+                chain.stage = Stage::NewPassword {
+                    user: UserName::new(&user),
+                    error: None,
+                };
+            }
+        }
+        chain
+    }
+
+    /// From where the user comes.
+    pub fn client(&self) -> IpAddr {
+        self.client
+    }
+
     /// A sign-in at its start, for a client at this address.
     pub fn new(authentication: &config::Authentication, client: IpAddr) -> Self {
         let policy = Policy {

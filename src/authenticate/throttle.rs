@@ -6,7 +6,9 @@
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
 
 use crate::config;
 use crate::types::{UserName, source_of};
@@ -87,6 +89,37 @@ impl Throttle {
     }
 }
 
+/// What was counted, as data for another process of this node: how long ago each failure was, oldest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThrottleSnapshot {
+    users: Vec<(String, Vec<Duration>)>,
+    sources: Vec<(IpAddr, Vec<Duration>)>,
+}
+
+impl Throttle {
+    /// What still counts at `now`, of those who failed last at most [`Self::CARRIED`] names and as many sources.
+    pub fn snapshot(&self, now: Instant) -> ThrottleSnapshot {
+        let window = self.limits.window;
+        ThrottleSnapshot {
+            users: self.users.snapshot(window, now, |user| user.as_str().to_owned()),
+            sources: self.sources.snapshot(window, now, |source| *source),
+        }
+    }
+
+    /// Counts what another process has counted up to the moment `taken`.
+    pub fn restore(&mut self, snapshot: &ThrottleSnapshot, taken: Instant) {
+        for (user, failures) in &snapshot.users {
+            self.users.restore(&UserName::new(user), failures, taken);
+        }
+        for (source, failures) in &snapshot.sources {
+            self.sources.restore(source, failures, taken);
+        }
+    }
+
+    /// So many names and sources are carried over to another process, the latest.
+    pub const CARRIED: usize = 10_000;
+}
+
 /// The recent failures of each key.
 #[derive(Debug)]
 struct Failures<K> {
@@ -106,7 +139,7 @@ impl<K> Default for Failures<K> {
 
 impl<K: Clone + Eq + Hash + Ord> Failures<K> {
     /// How many failures of `key` still count.
-    fn recent(&mut self, key: &K, now: Instant, window: std::time::Duration) -> u32 {
+    fn recent(&mut self, key: &K, now: Instant, window: Duration) -> u32 {
         let counts = |time: &Instant| now.saturating_duration_since(*time) < window;
         match self.of.get_mut(key) {
             None => 0,
@@ -131,6 +164,28 @@ impl<K: Clone + Eq + Hash + Ord> Failures<K> {
         }
         times.push(now);
         self.by_age.insert((now, key));
+    }
+
+    fn snapshot<T>(&self, window: Duration, now: Instant, name: impl Fn(&K) -> T) -> Vec<(T, Vec<Duration>)> {
+        let latest = self.by_age.iter().rev().take(Throttle::CARRIED);
+        let with_ages = latest.filter_map(|(_, key)| {
+            let ages = self
+                .of
+                .get(key)?
+                .iter()
+                .map(|time| now.saturating_duration_since(*time));
+            let ages: Vec<_> = ages.filter(|age| *age < window).collect();
+            (!ages.is_empty()).then(|| (name(key), ages))
+        });
+        let mut all: Vec<_> = with_ages.collect();
+        all.reverse();
+        all
+    }
+
+    fn restore(&mut self, key: &K, ages: &[Duration], taken: Instant) {
+        for age in ages {
+            self.add(key.clone(), taken.checked_sub(*age).unwrap_or(taken));
+        }
     }
 
     fn take_back(&mut self, key: &K) {
@@ -176,13 +231,28 @@ const MOST_KEYS: usize = 100_000;
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
-    use std::time::Duration;
 
     use proptest::prelude::*;
 
     use super::*;
 
     const WINDOW: Duration = Duration::from_secs(300);
+
+    #[test]
+    fn another_process_goes_on_counting() {
+        let (mut before, mut after, now) = (throttle(), throttle(), crate::clock::now());
+        for _ in 0..3 {
+            before.attempt(&user(1), client(1), now).unwrap();
+            before.failed(client(1), now);
+        }
+        let written = serde_json::to_string(&before.snapshot(now + WINDOW / 2)).unwrap();
+        after.restore(&serde_json::from_str(&written).unwrap(), now + WINDOW / 2);
+        let late = now + WINDOW - Duration::from_secs(1);
+        assert_eq!(after.attempt(&user(1), client(2), late), Err(Throttled::User));
+        assert_eq!(after.attempt(&user(2), client(1), late), Ok(()), "three of ten");
+        assert_eq!(after.attempt(&user(1), client(2), now + WINDOW), Ok(()));
+        assert_eq!(after.snapshot(now + WINDOW * 3), ThrottleSnapshot::default());
+    }
 
     fn throttle() -> Throttle {
         Throttle::new(config::Throttle {

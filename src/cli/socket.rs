@@ -101,6 +101,21 @@ pub async fn call<T: DeserializeOwned>(
     path: &str,
     body: Option<&(impl Serialize + Sync)>,
 ) -> Result<T, CallFault> {
+    call_within(DEADLINE, socket, method, path, body).await
+}
+
+/// The same for what takes the node longer.
+///
+/// # Errors
+///
+/// As [`call`].
+pub async fn call_within<T: DeserializeOwned>(
+    patience: Duration,
+    socket: &Path,
+    method: Method,
+    path: &str,
+    body: Option<&(impl Serialize + Sync)>,
+) -> Result<T, CallFault> {
     let stream = UnixStream::connect(socket).await.map_err(|cause| {
         if cause.kind() == io::ErrorKind::PermissionDenied {
             CallFault::NotAllowed(socket.to_owned())
@@ -112,7 +127,7 @@ pub async fn call<T: DeserializeOwned>(
         }
     })?;
     let exchange = exchange(stream, method, path, body);
-    let (status, answer) = tokio::time::timeout(DEADLINE, exchange)
+    let (status, answer) = tokio::time::timeout(patience, exchange)
         .await
         .map_err(|_| CallFault::Unreadable("it did not come in time".to_owned()))?
         .map_err(|fault| CallFault::Unreadable(fault.to_string()))?;

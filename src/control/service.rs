@@ -43,7 +43,7 @@ pub struct Control {
     /// Where clients of RDP that know no gateway are served.
     pub(super) rdp: ArcSwap<Vec<SocketAddr>>,
     full: Mutex<Episode>,
-    guid: uuid::Uuid,
+    guid: String,
 }
 
 /// What the configuration says about the control channel.
@@ -121,8 +121,14 @@ pub enum Unanswered {
 }
 
 impl Control {
-    /// A control channel without clients.
-    pub fn new(config: &Config, directory: Directory, grants: Arc<Store>, tunnels: Arc<Registry>) -> Self {
+    /// A control channel without clients, which tells them that its broker is `guid`.
+    pub fn new(
+        config: &Config,
+        directory: Directory,
+        grants: Arc<Store>,
+        tunnels: Arc<Registry>,
+        guid: String,
+    ) -> Self {
         Self {
             settings: ArcSwap::from_pointee(config.into()),
             directory: ArcSwap::from_pointee(directory),
@@ -132,7 +138,7 @@ impl Control {
             throttle: Mutex::new(Throttle::new(config.authentication.throttle)),
             rdp: ArcSwap::default(),
             full: Mutex::default(),
-            guid: uuid::Uuid::new_v4(),
+            guid,
         }
     }
 
@@ -384,7 +390,7 @@ impl Turn<'_> {
     }
 
     pub(super) fn guid(&self) -> String {
-        self.control.guid.to_string()
+        self.control.guid.clone()
     }
 }
 

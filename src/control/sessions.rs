@@ -7,7 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine as _;
@@ -17,12 +17,12 @@ use zeroize::Zeroizing;
 
 use crate::authenticate::Chain;
 use crate::grant::{Grant, Randomness as _, SystemRandomness};
-use crate::types::{SessionId, source_of};
+use crate::types::{Octets32, SessionId, source_of};
 
 /// All cookie sessions of this node.
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
-    entries: papaya::HashMap<Key, Arc<Session>>,
+    pub(super) entries: papaya::HashMap<Key, Arc<Session>>,
     by_grant: papaya::HashMap<SessionId, Key>,
     pending: Mutex<Pending>,
 }
@@ -49,11 +49,7 @@ impl Sessions {
         let cookie = Cookie::draw();
         let key = Key::of(&cookie.0);
         self.pending.lock().enter(key, source, deadline, limit)?;
-        let state = tokio::sync::Mutex::new(State::SigningIn { chain });
-        let session = Arc::new(Session {
-            key: Mutex::new(key),
-            state,
-        });
+        let session = Arc::new(Session::new(key, State::SigningIn { chain }));
         self.entries.pin().insert(key, session.clone());
         Ok((session, cookie))
     }
@@ -85,6 +81,34 @@ impl Sessions {
         due.iter().filter(|key| entries.remove(*key).is_some()).count()
     }
 
+    /// How long a sign-in may still take; `None` if it is none.
+    pub(super) fn time_left(&self, key: &Key, now: Instant) -> Option<Duration> {
+        let pending = self.pending.lock();
+        let mut deadlines = pending.deadlines.iter().rev();
+        let (deadline, _) = deadlines.find(|(_, other)| other == key)?;
+        Some(deadline.saturating_duration_since(now))
+    }
+
+    /// Takes over a sign-in of another process. It was let in there: no limit holds it up.
+    pub(super) fn adopt_sign_in(&self, cookie: &Octets32, chain: Chain, deadline: Instant) {
+        let key = Key(cookie.0);
+        let source = source_of(chain.client());
+        // Without a limit there is always a place.
+        let _ = self.pending.lock().enter(key, source, deadline, usize::MAX);
+        self.entries
+            .pin()
+            .insert(key, Arc::new(Session::new(key, State::SigningIn { chain })));
+    }
+
+    /// Takes over a session of another process that has signed in.
+    pub(super) fn adopt_signed_in(&self, cookie: &Octets32, grant: Arc<Grant>) {
+        let key = Key(cookie.0);
+        self.by_grant.pin().insert(grant.id(), key);
+        self.entries
+            .pin()
+            .insert(key, Arc::new(Session::new(key, State::SignedIn { grant })));
+    }
+
     /// Sign-ins that are in the middle.
     pub(super) fn pending(&self) -> usize {
         self.pending.lock().sources_of.len()
@@ -97,6 +121,15 @@ pub(super) struct Session {
     key: Mutex<Key>,
     /// Held while one envelope is answered, across its waits: envelopes of one client are answered one after another.
     pub(super) state: tokio::sync::Mutex<State>,
+}
+
+impl Session {
+    fn new(key: Key, state: State) -> Self {
+        Self {
+            key: Mutex::new(key),
+            state: tokio::sync::Mutex::new(state),
+        }
+    }
 }
 
 /// How far a session has come.
@@ -142,9 +175,13 @@ impl std::fmt::Debug for Cookie {
 
 /// What is kept of a cookie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Key([u8; 32]);
+pub(super) struct Key([u8; 32]);
 
 impl Key {
+    pub(super) fn octets(self) -> Octets32 {
+        Octets32(self.0)
+    }
+
     fn of(cookie: &str) -> Self {
         let mut key = [0; 32];
         key.copy_from_slice(digest(&SHA256, cookie.as_bytes()).as_ref());
@@ -215,7 +252,6 @@ const SOURCE_SHARE: usize = 4;
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
-    use std::time::Duration;
 
     use super::*;
 

@@ -22,6 +22,8 @@ pub(super) struct Conversation {
     pub(super) own: Own,
     /// For the exchanges with targets.
     pub(super) timers: Timers,
+    /// Another process of this node brought it here.
+    pub(super) carried: bool,
     /// Why a request's answer ends the connection; the first one stands.
     end: OnceLock<CloseReason>,
     session: OnceLock<SessionId>,
@@ -37,11 +39,17 @@ impl Conversation {
             tls,
             own: Own::default(),
             timers: Timers::default(),
+            carried: false,
             end: OnceLock::new(),
             session: OnceLock::new(),
             noteworthy: AtomicBool::new(false),
             watch,
         }
+    }
+
+    /// The same, brought here by another process of this node.
+    pub(super) fn carried(self) -> Self {
+        Self { carried: true, ..self }
     }
 
     /// Notes why this connection is about to end.

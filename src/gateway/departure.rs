@@ -8,6 +8,7 @@ use http::header::TRANSFER_ENCODING;
 use http::{Request, Version};
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use super::kin;
 use super::sister::Carried;
 use crate::fault::CloseReason;
 use crate::publish::Departed;
@@ -34,6 +35,8 @@ pub(super) enum Destination {
     },
     /// The node that minted the grant.
     Sister(Box<Carried>),
+    /// Another process of this node.
+    Kin(Box<kin::Carried>),
     /// A WebSocket, whose agent has agreed.
     Blast(Box<Joined>),
     /// Whatever a target of the web has agreed to.
@@ -53,6 +56,7 @@ impl Destination {
         match self {
             Self::Tunnel { head, carrier } => Box::pin(carrier.carry(io, early, head.into())).await,
             Self::Sister(carried) => Box::pin(carried.go_on(io, early)).await,
+            Self::Kin(carried) => Box::pin(carried.go_on(io, early)).await,
             Self::Blast(joined) => Box::pin(joined.go_on(io, early)).await,
             Self::Web(departed) => Box::pin(super::web::go_on(*departed, io, early)).await,
             #[cfg(test)]

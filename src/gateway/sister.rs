@@ -121,9 +121,9 @@ impl Carried {
 }
 
 /// A request's head in bytes. The server has granted what the client expected, so nobody else is asked for it.
-fn head_of<B>(request: &Request<B>) -> Vec<u8> {
+pub(super) fn head_of<B>(request: &Request<B>) -> Vec<u8> {
     let target = request.uri().path_and_query().map_or("/", |target| target.as_str());
-    let mut head = format!("{} {target} HTTP/1.1\r\n", request.method()).into_bytes();
+    let mut head = format!("{} {target} {:?}\r\n", request.method(), request.version()).into_bytes();
     let fields: &HeaderMap = request.headers();
     for (name, value) in fields.iter().filter(|(name, _)| *name != EXPECT) {
         head.extend_from_slice(name.as_str().as_bytes());

@@ -79,6 +79,13 @@ impl Route {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RouteId(pub(super) u32);
 
+impl RouteId {
+    /// As a number.
+    pub fn number(self) -> u32 {
+        self.0
+    }
+}
+
 impl fmt::Display for RouteId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)

@@ -29,6 +29,21 @@ fn the_store_agrees_with_a_naive_model_whatever_happens() {
 }
 
 #[test]
+fn the_model_does_not_notice_that_another_process_takes_over() {
+    let mut handed_over = 0;
+    for seed in 0..SEEDS / 4 {
+        let mut world = World::new(seed);
+        world.hands_over = true;
+        for step in 0..STEPS {
+            let act = world.act();
+            world.check(seed, step, act);
+            handed_over += usize::from(act == "hand over");
+        }
+    }
+    assert!(handed_over > 100, "{handed_over}");
+}
+
+#[test]
 fn threads_that_mint_admit_and_end_leave_the_store_whole() {
     let start = crate::clock::now();
     for seed in 0..20 {
@@ -94,6 +109,8 @@ struct World {
     sister: Store,
     sessions: Vec<Session>,
     sister_token: Token,
+    /// Whether another process takes over now and then.
+    hands_over: bool,
 }
 
 /// What the model believes of one grant.
@@ -161,6 +178,7 @@ impl World {
             sister,
             sessions: Vec::new(),
             sister_token,
+            hands_over: false,
         }
     }
 
@@ -179,6 +197,7 @@ impl World {
             31 if self.dice.below(3) == 0 => self.revoke_user(),
             32..34 => self.sweep(),
             34 => self.reload(),
+            35 if self.hands_over && self.dice.below(3) == 0 => self.hand_over(),
             _ => self.wait(),
         }
     }
@@ -455,6 +474,39 @@ impl World {
         self.limits = limits(&mut self.dice);
         self.store.set_limits(self.limits.clone());
         "reload"
+    }
+
+    /// Another process takes the grants over: what is over or has ended stays behind, the rest goes on as it was.
+    fn hand_over(&mut self) -> &'static str {
+        let written = serde_json::to_vec(&self.store.snapshot(self.now)).unwrap();
+        let read: Vec<GrantSnapshot> = serde_json::from_slice(&written).unwrap();
+        let seed = self.dice.roll();
+        self.store = store(seed, self.limits.clone());
+        let now = self.now;
+        let live = |session: &Session| session.ended.is_none() && session.overdue(now).is_none();
+        let expected = self.sessions.iter().filter(|session| live(session)).count();
+        assert_eq!(self.store.restore(&read, now, now), expected);
+        assert_eq!(self.store.restore(&read, now, now), 0, "nothing is taken over twice");
+        for session in self.sessions.iter().filter(|session| !live(session)) {
+            assert!(self.store.get(session.grant.id()).is_none());
+            for token in &session.tokens {
+                let denied = self
+                    .store
+                    .admit(token.token.as_str(), token.secondary, now)
+                    .unwrap_err();
+                assert_eq!(
+                    denied.reason,
+                    Refusal::UnknownToken,
+                    "what has ended does not come back"
+                );
+            }
+        }
+        self.sessions.retain(live);
+        for session in &mut self.sessions {
+            session.open.clear();
+            session.grant = self.store.get(session.grant.id()).unwrap();
+        }
+        "hand over"
     }
 
     fn wait(&mut self) -> &'static str {

@@ -6,6 +6,7 @@
 
 #[cfg(test)]
 mod invariants;
+pub(super) mod snapshot;
 
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -39,6 +40,8 @@ pub struct Store {
     ledger: Mutex<Ledger>,
     occupancy: Arc<Occupancy>,
     watch: Arc<Watch>,
+    /// Other processes of this node that hold the same grants.
+    listeners: ArcSwap<Vec<Arc<dyn HearsOfEnds>>>,
 }
 
 impl Store {
@@ -66,12 +69,30 @@ impl Store {
             ledger: Mutex::default(),
             occupancy: Arc::default(),
             watch: Arc::default(),
+            listeners: ArcSwap::default(),
         }
     }
 
     /// What is noted of admissions, refusals and ends. Refusals are noted by whoever tells them to the log.
     pub fn watch(&self) -> &Arc<Watch> {
         &self.watch
+    }
+
+    /// Has `listener` told of every grant that ends from now on, before anybody else learns of it.
+    pub fn tell_of_ends(&self, listener: &Arc<dyn HearsOfEnds>) {
+        self.listeners.rcu(|known| {
+            let mut all = Vec::clone(known);
+            all.push(listener.clone());
+            all
+        });
+    }
+
+    /// Takes back [`tell_of_ends`](Self::tell_of_ends).
+    pub fn tell_no_more(&self, listener: &Arc<dyn HearsOfEnds>) {
+        self.listeners.rcu(|known| {
+            let others = known.iter().filter(|other| !Arc::ptr_eq(other, listener));
+            others.cloned().collect::<Vec<_>>()
+        });
     }
 
     /// Puts other limits in force. Counts (total, per user, connections) hold at once for whatever comes next; live
@@ -414,6 +435,9 @@ impl Store {
         if grant.ended.set(reason).is_err() {
             return false;
         }
+        for listener in &**self.listeners.load() {
+            listener.ended(grant.id, reason);
+        }
         let issued = {
             let mut tokens = grant.tokens.lock();
             tokens.secret.zeroize();
@@ -475,6 +499,12 @@ impl std::fmt::Debug for Store {
             .field("grants", &self.len())
             .finish_non_exhaustive()
     }
+}
+
+/// Whoever has to know at once that a grant has ended.
+pub trait HearsOfEnds: Send + Sync {
+    /// Must not wait.
+    fn ended(&self, session: SessionId, reason: CloseReason);
 }
 
 /// Why no grant was minted.

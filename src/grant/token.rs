@@ -21,7 +21,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use super::admission::{Scope, Secondary};
 use super::random::Randomness;
-use crate::types::{NodeName, Secret};
+use crate::types::{NodeName, Octets32, Secret};
 
 /// A token as text, at most [`Token::MAX`] URL-safe characters. `Display` shows it, `Debug` hides it.
 #[derive(Clone, PartialEq, Eq)]
@@ -79,6 +79,15 @@ impl GrantSecret {
         secret
     }
 
+    pub(super) fn of(octets: &Octets32) -> Self {
+        Self(octets.0)
+    }
+
+    /// For another process of this node, and nobody else.
+    pub(super) fn octets(&self) -> Octets32 {
+        Octets32(self.0)
+    }
+
     pub(super) fn derive(&self, secondary: Secondary, generation: u64) -> TokenSecret {
         let key = hmac::Key::new(hmac::HMAC_SHA256, &self.0);
         let mut context = hmac::Context::with_key(&key);
@@ -119,6 +128,16 @@ impl TokenSecret {
 /// The only form in which a token is kept.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Digest([u8; 32]);
+
+impl Digest {
+    pub(super) fn of(octets: &Octets32) -> Self {
+        Self(octets.0)
+    }
+
+    pub(super) fn octets(self) -> Octets32 {
+        Octets32(self.0)
+    }
+}
 
 impl PartialEq for Digest {
     fn eq(&self, other: &Self) -> bool {

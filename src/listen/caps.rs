@@ -112,7 +112,7 @@ impl Caps {
     }
 
     /// Takes one of the places of the whole node.
-    pub(super) fn admit(self: &Arc<Self>) -> Option<Permit> {
+    pub fn admit(self: &Arc<Self>) -> Option<Permit> {
         let limit = self.total.load(Ordering::Relaxed);
         let taken = self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| {
             (open < limit).then(|| open + 1)

@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
+use super::handover::Inheritance;
+use super::handover::message::{SocketFacts, SocketUse};
 use super::workers::Tasks;
 use crate::config::Config;
 use crate::gateway::{Gateway, Plan};
@@ -21,16 +24,19 @@ pub(super) struct Endpoints(BTreeMap<SocketAddr, Open>);
 #[derive(Debug)]
 struct Open {
     endpoint: quinn::Endpoint,
+    /// Its socket once more.
+    socket: UdpSocket,
     /// Takes in no more clients; those that are here stay.
     stop: CancellationToken,
 }
 
 /// Sockets that a reload adds; bound, but not yet in force.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Added(BTreeMap<SocketAddr, UdpSocket>);
 
 impl Endpoints {
-    /// Binds what `config` wants and is not here yet, each on the port that `bound` says TCP has there.
+    /// Binds what `config` wants and is neither here yet nor in the inheritance, each on the port that `bound` says TCP has
+    /// there.
     ///
     /// # Errors
     ///
@@ -38,6 +44,7 @@ impl Endpoints {
     pub(super) fn prepare(
         &self,
         config: &Config,
+        inheritance: &mut Inheritance,
         bound: impl Fn(SocketAddr) -> SocketAddr,
     ) -> Result<Added, Vec<BindFault>> {
         let listeners = config.listeners.values().filter(|listener| listener.udp);
@@ -45,7 +52,7 @@ impl Endpoints {
         let mut added = BTreeMap::new();
         let mut faults = Vec::new();
         for address in wanted.filter(|address| !self.0.contains_key(address)) {
-            match bind_udp(bound(address)) {
+            match inheritance.quic(address).map_or_else(|| bind_udp(bound(address)), Ok) {
                 Ok(socket) => {
                     added.insert(address, socket);
                 }
@@ -79,6 +86,13 @@ impl Endpoints {
         let mut outcome = Ok(());
         for (address, socket) in added.0 {
             let Some(config) = config_of(&address) else { continue };
+            let once_more = match socket.try_clone() {
+                Ok(once_more) => once_more,
+                Err(fault) => {
+                    outcome = Err(fault);
+                    continue;
+                }
+            };
             let begun = {
                 let _workers = tasks.enter();
                 // Before QUIC stands the table of flows: Blast's datagrams come to the same port.
@@ -102,9 +116,41 @@ impl Endpoints {
             let name = name_of(&plan.config, address);
             let accepting = accept_quic(endpoint.clone(), name, gateway.caps().clone(), serve, stop.clone());
             tasks.spawn(accepting);
-            self.0.insert(address, Open { endpoint, stop });
+            let open = Open {
+                endpoint,
+                socket: once_more,
+                stop,
+            };
+            self.0.insert(address, open);
         }
         outcome
+    }
+
+    /// Connections that are open.
+    pub(super) fn open_connections(&self) -> usize {
+        self.0.values().map(|open| open.endpoint.open_connections()).sum()
+    }
+
+    /// Every socket once more, for another process.
+    ///
+    /// # Errors
+    /// There is no descriptor left.
+    pub(super) fn to_hand_over(&self) -> io::Result<Vec<(SocketFacts, OwnedFd)>> {
+        let mut sockets: Vec<(SocketFacts, OwnedFd)> = Vec::new();
+        for (&address, open) in &self.0 {
+            let use_ = SocketUse::Quic;
+            sockets.push((SocketFacts { address, use_ }, open.socket.try_clone()?.into()));
+        }
+        Ok(sockets)
+    }
+
+    /// Takes in nobody any more, and gives the sockets with which it can go on.
+    pub(super) fn pause(&mut self) -> Added {
+        let paused = std::mem::take(&mut self.0).into_iter().map(|(address, open)| {
+            open.stop.cancel();
+            (address, open.socket)
+        });
+        Added(paused.collect())
     }
 
     /// Takes in nobody any more.

@@ -4,10 +4,13 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
+use super::handover::Inheritance;
+use super::handover::message::{SocketFacts, SocketUse};
 use crate::config::Config;
 use crate::listen::udp::bind_udp;
 use crate::listen::{BindFault, bind};
@@ -97,12 +100,12 @@ impl Change {
 }
 
 impl Sockets {
-    /// Binds what `config` wants and is not here yet.
+    /// Binds what `config` wants and is neither here yet nor in the inheritance.
     ///
     /// # Errors
     ///
     /// Every address that cannot be bound; nothing has changed then.
-    pub(super) fn prepare(&self, config: &Config) -> Result<Change, Vec<BindFault>> {
+    pub(super) fn prepare(&self, config: &Config, inheritance: &mut Inheritance) -> Result<Change, Vec<BindFault>> {
         let mut wanted = BTreeMap::new();
         for (name, listener) in &config.listeners {
             let name: Arc<str> = name.as_str().into();
@@ -131,7 +134,7 @@ impl Sockets {
         let mut bound = BTreeMap::new();
         let mut faults = Vec::new();
         for address in wanted.keys().filter(|address| !self.0.contains_key(address)) {
-            match bind(*address) {
+            match inheritance.connections(*address).map_or_else(|| bind(*address), Ok) {
                 Ok(listener) => {
                     bound.insert(*address, listener);
                 }
@@ -153,7 +156,7 @@ impl Sockets {
             let Some(real) = listener.and_then(|listener| listener.local_addr().ok()) else {
                 continue;
             };
-            match bind_udp(real) {
+            match inheritance.datagrams(*address).map_or_else(|| bind_udp(real), Ok) {
                 Ok(socket) => {
                     datagrams.insert(*address, socket);
                 }
@@ -216,6 +219,50 @@ impl Sockets {
             }
             if let Some(socket) = self.0.get_mut(&address) {
                 outcome = outcome.and(socket.serve_udp(port, udp, datagrams.remove(&address), &mut read));
+            }
+        }
+        outcome
+    }
+
+    /// Every socket once more, for another process.
+    ///
+    /// # Errors
+    /// There is no descriptor left.
+    pub(super) fn to_hand_over(&self) -> io::Result<Vec<(SocketFacts, OwnedFd)>> {
+        let mut sockets: Vec<(SocketFacts, OwnedFd)> = Vec::new();
+        for (&address, socket) in &self.0 {
+            let facts = |use_| SocketFacts { address, use_ };
+            sockets.push((facts(SocketUse::Connections), socket.listener.try_clone()?.into()));
+            if let Some(datagrams) = &socket.datagrams {
+                sockets.push((facts(SocketUse::Datagrams), datagrams.socket.try_clone()?.into()));
+            }
+        }
+        Ok(sockets)
+    }
+
+    /// Takes nobody in: the sockets stay, and who comes waits.
+    pub(super) fn pause(&self) {
+        for socket in self.0.values() {
+            socket.close();
+        }
+    }
+
+    /// Takes clients in again. `start` begins to accept from a socket, `read` to read datagrams from one.
+    ///
+    /// # Errors
+    /// The first fault of them; everything else is served.
+    pub(super) fn resume(
+        &mut self,
+        mut start: impl FnMut(SocketAddr, &Socket) -> io::Result<()>,
+        mut read: impl FnMut(&Datagrams) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut outcome = Ok(());
+        for (address, socket) in &mut self.0 {
+            socket.stop = CancellationToken::new();
+            outcome = outcome.and(start(*address, socket));
+            if let Some(datagrams) = &mut socket.datagrams {
+                datagrams.stop = CancellationToken::new();
+                outcome = outcome.and(read(datagrams));
             }
         }
         outcome

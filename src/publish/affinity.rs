@@ -14,23 +14,15 @@ use http::{HeaderMap, HeaderValue};
 
 use super::headers::{cookie, hex};
 use crate::config::web::{self, SameSite};
-use crate::grant::{Randomness as _, SystemRandomness};
 use crate::types::Secret;
 
 /// The key of all affinity cookies.
 pub struct AffinityKey(hmac::Key);
 
 impl AffinityKey {
-    /// The key that is configured, or else one that is drawn.
-    pub fn new(configured: Option<&Secret>) -> Self {
-        match configured {
-            Some(secret) => Self(hmac::Key::new(hmac::HMAC_SHA256, secret.expose().as_bytes())),
-            None => {
-                let mut drawn = [0; 32];
-                SystemRandomness.fill(&mut drawn);
-                Self(hmac::Key::new(hmac::HMAC_SHA256, &drawn))
-            }
-        }
+    /// The key behind a secret: one that is configured, or one that the node drew at its start.
+    pub fn new(secret: &Secret) -> Self {
+        Self(hmac::Key::new(hmac::HMAC_SHA256, secret.expose().as_bytes()))
     }
 
     /// The value for a target, by its name and port, under a backend.
@@ -146,7 +138,7 @@ mod tests {
     use crate::publish::heads::{head, lines};
 
     fn key() -> AffinityKey {
-        AffinityKey::new(Some(&Secret::new("one key for the whole fleet")))
+        AffinityKey::new(&Secret::new("one key for the whole fleet"))
     }
 
     fn settings(same_site: SameSite) -> web::Affinity {
@@ -204,11 +196,8 @@ mod tests {
         assert_eq!(value, key().value("10.0.0.1:80", "plain"));
         assert_ne!(value, key().value("10.0.0.1:80", "tls"));
         assert_ne!(value, key().value("10.0.0.2:80", "plain"));
-        assert_ne!(value, AffinityKey::new(None).value("10.0.0.1:80", "plain"));
-        assert_ne!(
-            AffinityKey::new(None).value("a", "b"),
-            AffinityKey::new(None).value("a", "b")
-        );
+        let other = AffinityKey::new(&Secret::new("another key"));
+        assert_ne!(value, other.value("10.0.0.1:80", "plain"));
         assert_eq!(format!("{:?}", key()), "AffinityKey(…)");
     }
 

@@ -20,4 +20,4 @@ pub mod session;
 mod upload;
 
 pub use self::carrier::Carrier;
-pub use self::registry::{Handle, ListenFault, Registry, Settings};
+pub use self::registry::{Asked, Elsewhere, Handle, ListenFault, Registry, Settings};

@@ -19,7 +19,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use super::balance::Dice;
-use super::pool::{Cause, Census, Derive, Placed, Pool, PoolView, Settings, TargetId};
+use super::pool::{Cause, Census, Condition, Derive, Placed, Pool, PoolView, Settings, TargetId};
 use super::probe::{Check, Reach, Recipe, keep_watch};
 use super::resolve::{Ask, Name, NameView, Servers, follow};
 use crate::clock;
@@ -235,6 +235,14 @@ pub struct PoolsView {
     pub pools: Vec<PoolView>,
     /// The names of targets.
     pub names: Vec<NameView>,
+}
+
+impl PoolsView {
+    /// Whether nothing is known yet of some target.
+    pub fn has_unknown(&self) -> bool {
+        let mut targets = self.pools.iter().flat_map(|pool| &pool.targets);
+        targets.any(|target| target.condition == Condition::Unknown)
+    }
 }
 
 impl Inner {

@@ -8,6 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use http_body::Body;
+use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -126,6 +127,37 @@ impl Registry {
         Ok(response)
     }
 
+    /// Notes that the session's tunnel lives in another process of this node, until the answer is dropped; what is
+    /// asked of the tunnel meanwhile comes out there. `None` if the session has one here.
+    pub fn note_elsewhere(self: &Arc<Self>, session: SessionId) -> Option<Elsewhere> {
+        let serial = self.serial.fetch_add(1, Ordering::Relaxed);
+        let mut shared = Shared::new(serial, draw_secret());
+        shared.elsewhere = true;
+        let (orders, inbox) = mpsc::channel(ORDERS);
+        let handle = Handle {
+            orders,
+            shared: Arc::new(shared),
+        };
+        self.tunnels.pin().try_insert(session, handle).ok()?;
+        let registration = Registration {
+            registry: self.clone(),
+            id: session,
+            serial,
+        };
+        Some(Elsewhere { inbox, registration })
+    }
+
+    /// Whether the session has a tunnel, in another process of this node.
+    pub fn lives_elsewhere(&self, session: SessionId) -> bool {
+        let tunnels = self.tunnels.pin();
+        tunnels.get(&session).is_some_and(|handle| handle.shared.elsewhere)
+    }
+
+    /// The sessions that have a tunnel, wherever it lives.
+    pub fn sessions(&self) -> Vec<SessionId> {
+        self.tunnels.pin().keys().copied().collect()
+    }
+
     /// The session's tunnel.
     pub fn get(&self, session: SessionId) -> Option<Handle> {
         self.tunnels.pin().get(&session).cloned()
@@ -200,15 +232,75 @@ impl Handle {
         drop(self.orders.send(Order::Unlisten { route }).await);
     }
 
-    fn replace(&self) {
+    /// Has the tunnel end, because its session has another one.
+    pub fn replace(&self) {
         self.shared.replaced.store(true, Ordering::Release);
         // If the orders are full, the tunnel is about to look anyway.
         drop(self.orders.try_send(Order::Look));
     }
 }
 
+/// The place of a tunnel that lives in another process; the place is given back when it is dropped.
+#[derive(Debug)]
+pub struct Elsewhere {
+    inbox: mpsc::Receiver<Order>,
+    registration: Registration,
+}
+
+/// What is asked of a tunnel that lives in another process.
+#[derive(Debug)]
+pub enum Asked {
+    /// To have the client listen for a route.
+    Listen {
+        /// The route.
+        route: Arc<Route>,
+        /// Whether the port is for one connection.
+        single_use: bool,
+        /// Told the port.
+        answer: oneshot::Sender<Result<u16, ListenFault>>,
+    },
+    /// To take the ports of a route back.
+    Unlisten {
+        /// The route.
+        route: RouteId,
+    },
+    /// To end, because the session has another tunnel.
+    Replaced,
+}
+
+impl Elsewhere {
+    /// Whose tunnel it is.
+    pub fn session(&self) -> SessionId {
+        self.registration.id
+    }
+
+    /// Waits for what is asked next; `None` when nothing more can be. Cancel-safe.
+    pub async fn asked(&mut self) -> Option<Asked> {
+        loop {
+            match self.inbox.recv().await? {
+                Order::Listen {
+                    route,
+                    single_use,
+                    answer,
+                } => {
+                    return Some(Asked::Listen {
+                        route,
+                        single_use,
+                        answer,
+                    });
+                }
+                Order::Unlisten { route } => return Some(Asked::Unlisten { route }),
+                Order::Look => return Some(Asked::Replaced),
+                // Nobody attaches what has no secret that anyone knows.
+                Order::Attach(_) => {}
+            }
+        }
+    }
+}
+
 /// Why the client does not listen.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ListenFault {
     /// The tunnel has ended.
     #[error("the tunnel is gone")]
@@ -253,6 +345,8 @@ pub(super) struct Shared {
     secret: Secret,
     resumable: AtomicBool,
     replaced: AtomicBool,
+    /// It is the place of a tunnel of another process.
+    elsewhere: bool,
 }
 
 impl Shared {
@@ -262,6 +356,7 @@ impl Shared {
             secret,
             resumable: AtomicBool::new(false),
             replaced: AtomicBool::new(false),
+            elsewhere: false,
         }
     }
 
@@ -279,6 +374,7 @@ impl Shared {
 }
 
 /// A tunnel's place in the registry, given back whatever becomes of its task.
+#[derive(Debug)]
 struct Registration {
     registry: Arc<Registry>,
     id: SessionId,

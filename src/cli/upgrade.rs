@@ -1,0 +1,59 @@
+//! `portcullis upgrade`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use http::Method;
+
+use super::socket::{self, SocketArguments, call_within};
+use super::{Exit, explain, print};
+use crate::admin::api::{Upgrade, Upgraded};
+
+/// Hand the running node over to another version of the program, without cutting anyone.
+///
+/// The new process takes the listening sockets and the sessions over once it has shown that it can serve; the old one
+/// keeps its open connections until they end. If the new one fails, the old one goes on and says why.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  portcullis upgrade --binary /usr/local/bin/portcullis
+  portcullis upgrade --binary /opt/portcullis-new/portcullis --json")]
+pub struct Arguments {
+    /// The program that takes over
+    #[arg(long, value_name = "PATH")]
+    binary: PathBuf,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    socket: SocketArguments,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Exit {
+    let binary = match std::path::absolute(&arguments.binary) {
+        Ok(binary) => binary,
+        Err(fault) => {
+            explain(&format!("{}: {fault}\n", arguments.binary.display()));
+            return Exit::Usage;
+        }
+    };
+    let wanted = Upgrade { binary };
+    let socket = &arguments.socket.socket;
+    let upgraded = call_within(PATIENCE, socket, Method::POST, "/api/v1/node/upgrade", Some(&wanted));
+    match socket::wait::<Upgraded>(upgraded) {
+        Ok(upgraded) if arguments.json => print(&socket::document("upgrade", &upgraded), Exit::Done),
+        Ok(Upgraded { pid }) => print(
+            &format!(
+                "Handed over: process {pid} serves. The one before it keeps its open connections until they end.\n"
+            ),
+            Exit::Done,
+        ),
+        Err(fault) => {
+            explain(&format!("{fault}\n"));
+            fault.exit()
+        }
+    }
+}
+
+/// Longer than the node gives the new process.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(180);

@@ -1,0 +1,110 @@
+//! What a process takes over before it serves: sockets that are listening already, and the keys that go with them.
+
+use std::collections::HashMap;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::OwnedFd;
+
+use aws_lc_rs::digest::{SHA256, digest};
+
+use super::message::{Keys, SocketFacts, SocketUse};
+use crate::config::Config;
+use crate::grant::{Randomness as _, SystemRandomness};
+use crate::types::{Octets32, Secret};
+
+/// Everything that is there before the configuration is looked at.
+#[derive(Debug)]
+pub(in crate::node) struct Inheritance {
+    pub(in crate::node) keys: Keys,
+    sockets: HashMap<SocketFacts, OwnedFd>,
+    /// Of the process before: the node's name, and a hash of its configured recognition key.
+    before: Option<(String, Option<Octets32>)>,
+}
+
+impl Default for Inheritance {
+    /// Nothing was before: the keys are drawn.
+    fn default() -> Self {
+        let draw = || {
+            let mut octets = Octets32([0; 32]);
+            SystemRandomness.fill(&mut octets.0);
+            octets
+        };
+        Self {
+            keys: Keys {
+                recognition: draw(),
+                affinity: draw(),
+                guid: uuid::Uuid::new_v4().to_string(),
+            },
+            sockets: HashMap::new(),
+            before: None,
+        }
+    }
+}
+
+impl Inheritance {
+    /// What the process before has sent.
+    pub(super) fn new(
+        keys: Keys,
+        sockets: HashMap<SocketFacts, OwnedFd>,
+        node: String,
+        recognition: Option<Octets32>,
+    ) -> Self {
+        Self {
+            keys,
+            sockets,
+            before: Some((node, recognition)),
+        }
+    }
+
+    /// Settings of `config` with which the sessions of the process before would be worth nothing.
+    pub(in crate::node) fn conflicts(&self, config: &Config) -> Vec<&'static str> {
+        let Some((node, recognition)) = &self.before else {
+            return Vec::new();
+        };
+        let mut changed = Vec::new();
+        if *node != config.node.name.as_str() {
+            changed.push("node.name");
+        }
+        if *recognition != fingerprint(config) {
+            changed.push("node.recognition_key");
+        }
+        changed
+    }
+
+    /// A TCP socket that listens at this address of the configuration.
+    pub(in crate::node) fn connections(&mut self, address: SocketAddr) -> Option<TcpListener> {
+        self.take(address, SocketUse::Connections).map(TcpListener::from)
+    }
+
+    /// A UDP socket for flows alone.
+    pub(in crate::node) fn datagrams(&mut self, address: SocketAddr) -> Option<UdpSocket> {
+        self.take(address, SocketUse::Datagrams).map(UdpSocket::from)
+    }
+
+    /// A UDP socket for QUIC.
+    pub(in crate::node) fn quic(&mut self, address: SocketAddr) -> Option<UdpSocket> {
+        self.take(address, SocketUse::Quic).map(UdpSocket::from)
+    }
+
+    fn take(&mut self, address: SocketAddr, use_: SocketUse) -> Option<OwnedFd> {
+        self.sockets.remove(&SocketFacts { address, use_ })
+    }
+}
+
+impl Keys {
+    /// The recognition key as a secret.
+    pub(in crate::node) fn recognition_secret(&self) -> Secret {
+        Secret::new(self.recognition.digits().as_str())
+    }
+
+    /// The affinity key as a secret.
+    pub(in crate::node) fn affinity_secret(&self) -> Secret {
+        Secret::new(self.affinity.digits().as_str())
+    }
+}
+
+/// A hash of the configured recognition key.
+pub(super) fn fingerprint(config: &Config) -> Option<Octets32> {
+    let key = config.node.recognition_key.as_ref()?;
+    let hash = digest(&SHA256, key.expose().as_bytes());
+    Some(Octets32(hash.as_ref().try_into().ok()?))
+}
