@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{ColorChoice, Parser, Subcommand};
 
+pub mod api;
 pub mod check;
 pub mod completions;
 pub mod connect;
@@ -18,8 +19,9 @@ pub mod hash_password;
 pub mod quiesce;
 pub mod serve;
 pub mod sessions;
-pub mod socket;
+pub mod span;
 pub mod term;
+pub mod token;
 
 use term::{Colour, Term};
 
@@ -78,6 +80,7 @@ enum Command {
     Doctor(Box<doctor::Arguments>),
     Quiesce(quiesce::Arguments),
     Sessions(sessions::Arguments),
+    Token(token::Arguments),
     Connect(Box<connect::Connect>),
     HashPassword(hash_password::Arguments),
     Completions(completions::Arguments),
@@ -102,6 +105,7 @@ pub fn run_with(arguments: impl IntoIterator<Item = OsString>) -> Exit {
         Command::Doctor(arguments) => doctor::run(&arguments, term),
         Command::Quiesce(arguments) => quiesce::run(&arguments),
         Command::Sessions(arguments) => sessions::run(&arguments),
+        Command::Token(arguments) => token::run(&arguments),
         Command::Connect(arguments) => connect::run(*arguments, term),
         Command::HashPassword(arguments) => hash_password::run(&arguments),
         Command::Completions(arguments) => completions::run(&arguments),

@@ -13,7 +13,7 @@ use std::time::Instant;
 use arc_swap::{ArcSwap, Guard};
 use bytes::Bytes;
 use http::header::COOKIE;
-use http::{Request, Response, StatusCode, Version};
+use http::{Request, Response, Version};
 use ipnet::IpNet;
 use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -43,6 +43,7 @@ mod blast;
 mod conversation;
 mod departure;
 pub mod external;
+pub mod health;
 mod http1;
 mod http2;
 mod http3;
@@ -245,7 +246,7 @@ impl Gateway {
             return Outcome::Answer(answer::redirect(&elsewhere));
         }
         let answer = match routed {
-            Ok(Routed::Health) => answer::health(self.lifecycle.is_in_service(), request.method()),
+            Ok(Routed::Health) => answer::health(self.health(), request.method()),
             Ok(Routed::Mark(mark)) => answer::mark(self.mark_key.answer(mark)),
             Ok(Routed::Portal) => {
                 let quic = self.quic_port(request, conversation);
@@ -302,7 +303,7 @@ impl Gateway {
             local: conversation.facts.local,
             authority: authority.as_ref(),
             cookies: &cookies,
-            admits_sessions: self.lifecycle.admits_sessions(),
+            admits_sessions: self.admits_sessions(),
             quic: self.serves_udp(conversation),
             shown: &|host, port| self.plan().certificate_shown(conversation.facts.local, host, port),
         };
@@ -508,17 +509,6 @@ impl Gateway {
         self.plan().web.sweep(now);
         self.grants.watch().tick(now);
     }
-
-    /// Answers the health check on a plain connection: nothing else is served there.
-    pub async fn serve_health(self: Arc<Self>, incoming: Incoming) {
-        let Ok(accepted) = incoming.accept(&[]).await else {
-            return;
-        };
-        let (io, _facts, _permit) = accepted.into_parts();
-        let head_timeout = self.plan().config.limits.head_timeout;
-        let health = HealthOnly(&self.lifecycle);
-        http1::serve(io, head_timeout, health, self.lifecycle.draining()).await;
-    }
 }
 
 /// What becomes of a request.
@@ -563,19 +553,6 @@ impl Respond for Speaker<'_> {
             Outcome::Leave(to) => Next::Leave(to),
             Outcome::NeedsHttp1 => Next::NeedsHttp1,
         }
-    }
-}
-
-/// Answers the health check and nothing else.
-struct HealthOnly<'a>(&'a Lifecycle);
-
-impl Respond for HealthOnly<'_> {
-    async fn respond<B: Source, A: Sink>(&self, request: Request<()>, _body: B, mut answer: A) -> Next {
-        let response = match route::route(request.method(), request.uri()) {
-            Ok(Routed::Health) => answer::health(self.0.is_in_service(), request.method()),
-            _ => answer::text(StatusCode::NOT_FOUND, "only the health check is answered here\n"),
-        };
-        sent(answer::send(&mut answer, response).await)
     }
 }
 

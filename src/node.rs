@@ -5,7 +5,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use tokio::net::TcpListener;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-use crate::admin::Admin;
+use crate::admin::{self, Admin, AdminFault};
 use crate::broker::{Directory, StateFault};
 use crate::clock;
 use crate::config::Config;
@@ -82,7 +81,7 @@ impl Node {
         let plan = plan::draw(config, &tickets, &publisher, None)?;
         let change = Sockets::default().prepare(&plan.config)?;
         let added = Endpoints::default().prepare(&plan.config, |address| change.bound_at(address))?;
-        let socket = plan.config.node.admin_socket.clone();
+        let admin = admin::Sockets::bind(&plan.config)?;
         let gateway = Arc::new(Gateway::new(
             plan,
             control,
@@ -92,7 +91,7 @@ impl Node {
             workers.tasks().tracker().clone(),
             publisher,
         ));
-        let admin = Admin::start(gateway.clone(), &socket).map_err(|cause| StartFault::Admin { socket, cause })?;
+        let admin = Admin::start(gateway.clone(), admin)?;
         workers.tasks().spawn(gateway.control_channel().keep(stopping.clone()));
         let node = Self {
             gateway,
@@ -288,6 +287,8 @@ fn settings_that_stay(old: &Config, new: &Config) -> Vec<&'static str> {
             old.node.recognition_key != new.node.recognition_key,
         ),
         ("log.format", old.log.format != new.log.format),
+        ("admin", old.admin != new.admin),
+        ("quiesce.agent", old.quiesce.agent != new.quiesce.agent),
     ];
     changed
         .into_iter()
@@ -319,14 +320,9 @@ pub enum StartFault {
     /// What the directory kept.
     #[error(transparent)]
     Directory(#[from] StateFault),
-    /// The operator's socket.
-    #[error("admin socket {}: {cause}; another node may be running, or the folder is missing or not writable", socket.display())]
-    Admin {
-        /// Where it was to be.
-        socket: PathBuf,
-        /// What the system said.
-        cause: io::Error,
-    },
+    /// The operator's side.
+    #[error(transparent)]
+    Admin(#[from] AdminFault),
     /// File descriptors.
     #[error("no file descriptor is left: {0}; raise LimitNOFILE")]
     Descriptors(io::Error),

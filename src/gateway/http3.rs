@@ -192,7 +192,7 @@ impl Gateway {
         let routed = route::route(request.method(), request.uri());
         shared.conversation.note_request(routed == Ok(Routed::Health));
         let response = match routed {
-            Ok(Routed::Health) => answer::health(self.lifecycle().is_in_service(), request.method()),
+            Ok(Routed::Health) => answer::health(self.health(), request.method()),
             Ok(Routed::Portal) => answer::portal(request.method(), request.uri().authority(), None),
             Ok(
                 Routed::Control
