@@ -1,40 +1,118 @@
-//! The operator's side: a small HTTP API on a root-only Unix socket, served on a thread and runtime of its own, so that it
-//! answers while the data plane is busy.
+//! The operator's side: one HTTP API on a thread and runtime of its own, so that it answers while the data plane is busy.
 //!
-//! Whoever can open the socket (mode 0600) is the operator; there is no other sign-in.
+//! There are two ways to it. Whoever can open the Unix socket (mode 0600) is the operator, without further sign-in. On the
+//! admin port, over TLS, a token says who asks and how much they may do. The agent check of the balancer is answered here
+//! too, for the same reason.
+//!
+//! Every change is told to the log, with who made it.
 
 use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-use axum::extract::{Path as UrlPath, State};
-use axum::http::StatusCode;
-use axum::http::header::CONTENT_TYPE;
-use axum::response::IntoResponse;
-use axum::routing::{delete, get, post, put};
-use axum::{Json, Router};
-use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::clock;
-use crate::fault::Refusal;
+use crate::config::Config;
 use crate::gateway::Gateway;
-use crate::grant::Grant;
-use crate::observe::{Kind, exposition};
-use crate::types::SessionId;
+use crate::listen::{self, BindFault};
 
+mod access;
 pub mod api;
+mod identity;
 mod metrics;
 mod pools;
+mod port;
+mod problem;
+mod routes;
+mod tokens;
 
-use api::{
-    External, ExternalList, Finding, FindingList, Launched, NodeStatus, PoolList, Problem, Quiesce, RefusalCount,
-    RefusalList, Session, SessionList, Upgrade, Upgraded,
-};
+use access::Access;
+use identity::Identity;
+pub use identity::IdentityFault;
+use routes::Side;
+use tokens::Tokens;
+pub use tokens::TokensFault;
 
-/// The running admin side; ends when dropped.
+/// The TCP sockets of the operator's side, bound, each with the address under which it is configured.
+#[derive(Debug, Default)]
+pub struct Ports {
+    operators: Vec<(SocketAddr, TcpListener)>,
+    agents: Vec<(SocketAddr, TcpListener)>,
+}
+
+/// What a TCP socket of the operator's side is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortUse {
+    /// The API.
+    Operators,
+    /// The balancer's agent check.
+    Agents,
+}
+
+impl Ports {
+    /// Binds what the configuration wants, but for what `inherited` has.
+    ///
+    /// # Errors
+    ///
+    /// The first that cannot be bound; nothing is left behind then.
+    pub fn bind(
+        config: &Config,
+        mut inherited: impl FnMut(SocketAddr, PortUse) -> Option<TcpListener>,
+    ) -> Result<Self, BindFault> {
+        let mut bind_all = |addresses: &[SocketAddr], is_for: PortUse| {
+            let bind = |address: &SocketAddr| match inherited(*address, is_for) {
+                Some(socket) => Ok((*address, socket)),
+                None => listen::bind(*address).map(|socket| (*address, socket)),
+            };
+            addresses.iter().map(bind).collect::<Result<Vec<_>, _>>()
+        };
+        Ok(Self {
+            operators: bind_all(&config.admin.bind, PortUse::Operators)?,
+            agents: bind_all(&config.quiesce.agent, PortUse::Agents)?,
+        })
+    }
+
+    /// The same sockets once more.
+    ///
+    /// # Errors
+    ///
+    /// No descriptor is left.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        let clones = |sockets: &[(SocketAddr, TcpListener)]| {
+            let clone = |(address, socket): &(SocketAddr, TcpListener)| Ok((*address, socket.try_clone()?));
+            sockets.iter().map(clone).collect::<io::Result<Vec<_>>>()
+        };
+        Ok(Self {
+            operators: clones(&self.operators)?,
+            agents: clones(&self.agents)?,
+        })
+    }
+
+    /// Every socket, for a process that takes over.
+    ///
+    /// # Errors
+    ///
+    /// No descriptor is left.
+    pub fn to_hand_over(&self) -> io::Result<Vec<(SocketAddr, PortUse, OwnedFd)>> {
+        let Self { operators, agents } = self.try_clone()?;
+        let of = |sockets: Vec<(SocketAddr, TcpListener)>, is_for: PortUse| {
+            (sockets.into_iter()).map(move |(address, socket)| (address, is_for, OwnedFd::from(socket)))
+        };
+        Ok(of(operators, PortUse::Operators)
+            .chain(of(agents, PortUse::Agents))
+            .collect())
+    }
+}
+
+/// The running operator's side; ends when dropped.
 #[derive(Debug)]
 pub struct Admin {
     socket: PathBuf,
@@ -45,34 +123,53 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Binds the socket and starts the thread. `replaces`: whoever answers on it is to be replaced.
+    /// Answers on the Unix socket, which it binds, and on `ports`, in a thread of its own. `replaces`: whoever answers on
+    /// the Unix socket is to be replaced. Blocks on the file system.
     ///
     /// # Errors
     ///
-    /// The socket cannot be bound, or another node answers on it.
-    pub fn start(gateway: Arc<Gateway>, socket: &Path, replaces: bool) -> io::Result<Self> {
-        let listener = bind(socket, replaces)?;
-        let inode = std::fs::metadata(socket)?.ino();
-        let stop = CancellationToken::new();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let stopped = stop.clone();
-        let thread = std::thread::Builder::new().name("admin".to_owned()).spawn(move || {
-            runtime.block_on(async move {
-                let listener = match UnixListener::from_std(listener) {
-                    Ok(listener) => listener,
-                    Err(fault) => return tracing::error!(%fault, "admin socket lost"),
-                };
-                let served = axum::serve(listener, router(gateway)).with_graceful_shutdown(stopped.cancelled_owned());
-                if let Err(fault) = served.await {
-                    tracing::error!(%fault, "admin side stopped");
-                }
-            });
+    /// The socket cannot be bound, the tokens or the certificate cannot be read, or the system has nothing left for it.
+    pub fn start(gateway: Arc<Gateway>, ports: Ports, replaces: bool) -> Result<Self, AdminFault> {
+        let plan = gateway.plan();
+        let tokens = Arc::new(Tokens::load(&plan.config.node.state_dir)?);
+        let identity = if ports.operators.is_empty() {
+            None
+        } else {
+            Some(Identity::load(&plan.config, clock::wall())?)
+        };
+        drop(plan);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(AdminFault::Thread)?;
+        let (stop, stopped) = (CancellationToken::new(), CancellationToken::new());
+        let path = gateway.plan().config.node.admin_socket.clone();
+        let bound = bind(&path, replaces).and_then(|socket| Ok((socket, std::fs::metadata(&path)?.ino())));
+        let (socket, inode) = bound.map_err(|cause| AdminFault::Socket {
+            socket: path.clone(),
+            cause,
         })?;
+        let ends = stop.clone();
+        let side = Side::new(gateway, tokens);
+        let work = move || {
+            runtime.block_on(async {
+                let tasks = TaskTracker::new();
+                if let Err(fault) = answer(&side, (socket, ports), identity, &tasks, &stopped) {
+                    tracing::error!(%fault, "the operator's side is not there");
+                }
+                ends.cancelled().await;
+                stopped.cancel();
+                tasks.close();
+                // Who does not take leave in time is left.
+                let _ = tokio::time::timeout(GOODBYE, tasks.wait()).await;
+            });
+        };
+        let thread = std::thread::Builder::new().name("admin".to_owned()).spawn(work);
         Ok(Self {
-            socket: socket.to_owned(),
+            socket: path,
             inode,
             stop,
-            thread: Some(thread),
+            thread: Some(thread.map_err(AdminFault::Thread)?),
         })
     }
 }
@@ -97,10 +194,46 @@ impl Drop for Admin {
     }
 }
 
+/// Begins to answer on every socket, until `stop`.
+fn answer(
+    side: &Side,
+    (socket, ports): (UnixListener, Ports),
+    identity: Option<Identity>,
+    tasks: &TaskTracker,
+    stop: &CancellationToken,
+) -> io::Result<()> {
+    let socket = tokio::net::UnixListener::from_std(socket)?;
+    let served = axum::serve(socket, side.for_the_socket()).with_graceful_shutdown(stop.clone().cancelled_owned());
+    tasks.spawn(async move {
+        if let Err(fault) = served.await {
+            tracing::error!(%fault, "admin socket lost");
+        }
+    });
+    if let Some(identity) = identity {
+        let access = Arc::new(Access::new(side.tokens().clone()));
+        for (_, listener) in ports.operators {
+            let address = listener.local_addr()?;
+            tracing::info!(%address, thumbprint = %identity.thumbprint, "answering operators");
+            let router = side.for_the_port(&access);
+            let listener = tokio::net::TcpListener::from_std(listener)?;
+            let tls = identity.tls.clone();
+            tasks.spawn(port::serve(listener, tls, router, tasks.clone(), stop.clone()));
+        }
+    }
+    for (_, listener) in ports.agents {
+        let address = listener.local_addr()?;
+        tracing::info!(%address, "answering the agent check");
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        let gateway = side.gateway().clone();
+        tasks.spawn(port::serve_agent(listener, gateway, tasks.clone(), stop.clone()));
+    }
+    Ok(())
+}
+
 /// Binds the socket with mode 0600, replacing one that nobody answers on, or any.
-fn bind(socket: &Path, replaces: bool) -> io::Result<std::os::unix::net::UnixListener> {
+fn bind(socket: &Path, replaces: bool) -> io::Result<UnixListener> {
     if socket.exists() && !replaces {
-        if std::os::unix::net::UnixStream::connect(socket).is_ok() {
+        if UnixStream::connect(socket).is_ok() {
             return Err(io::Error::new(
                 io::ErrorKind::AddrInUse,
                 "another node answers on this socket",
@@ -110,197 +243,36 @@ fn bind(socket: &Path, replaces: bool) -> io::Result<std::os::unix::net::UnixLis
     }
     // Bound under a private name first: at no moment can anyone else connect.
     let private = socket.with_extension(format!("{}.new", std::process::id()));
-    let listener = std::os::unix::net::UnixListener::bind(&private)?;
+    let listener = UnixListener::bind(&private)?;
     std::fs::set_permissions(&private, std::fs::Permissions::from_mode(0o600))?;
     std::fs::rename(&private, socket)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
 
-fn router(gateway: Arc<Gateway>) -> Router {
-    Router::new()
-        .route("/api/v1/node", get(node))
-        .route("/api/v1/node/quiesce", put(quiesce))
-        .route("/api/v1/node/upgrade", post(upgrade))
-        .route("/api/v1/sessions", get(sessions))
-        .route("/api/v1/sessions/{id}", delete(kill))
-        .route("/api/v1/refusals", get(refusals))
-        .route("/api/v1/findings", get(findings))
-        .route("/api/v1/external", get(external))
-        .route("/api/v1/pools", get(pool_list))
-        .route("/metrics", get(prometheus))
-        .with_state(gateway)
+/// Why there is no operator's side.
+#[derive(Debug, thiserror::Error)]
+pub enum AdminFault {
+    /// The socket cannot be bound.
+    #[error("admin socket {}: {cause}; another node may be running, or the folder is missing or not writable", socket.display())]
+    Socket {
+        /// Where it was to be.
+        socket: PathBuf,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// An address cannot be bound.
+    #[error(transparent)]
+    Bind(#[from] BindFault),
+    /// The tokens cannot be read.
+    #[error(transparent)]
+    Tokens(#[from] TokensFault),
+    /// The certificate cannot be used.
+    #[error(transparent)]
+    Identity(#[from] IdentityFault),
+    /// The system has no thread left.
+    #[error("the admin thread cannot be started: {0}")]
+    Thread(io::Error),
 }
 
-async fn node(State(gateway): State<Arc<Gateway>>) -> Json<NodeStatus> {
-    Json(status(&gateway))
-}
-
-async fn quiesce(
-    State(gateway): State<Arc<Gateway>>,
-    Json(wanted): Json<Quiesce>,
-) -> Result<Json<NodeStatus>, (StatusCode, Json<Problem>)> {
-    if gateway.lifecycle().set_quiesced(wanted.quiesced) {
-        tracing::info!(quiesced = wanted.quiesced, "quiesce set by the operator");
-        Ok(Json(status(&gateway)))
-    } else {
-        let state = gateway.lifecycle().state().as_str();
-        let detail =
-            format!("The node is {state}. Quiesce can be set while it is in service, and taken back until it drains.");
-        Err((StatusCode::CONFLICT, Json(Problem { detail })))
-    }
-}
-
-async fn upgrade(
-    State(gateway): State<Arc<Gateway>>,
-    Json(wanted): Json<Upgrade>,
-) -> Result<Json<Upgraded>, (StatusCode, Json<Problem>)> {
-    let outcome = gateway.kinship().wish(wanted.binary).await;
-    let answer = outcome.map(|pid| Json(Upgraded { pid }));
-    answer.map_err(|detail| (StatusCode::CONFLICT, Json(Problem { detail })))
-}
-
-async fn sessions(State(gateway): State<Arc<Gateway>>) -> Json<SessionList> {
-    let now = Moment::now();
-    Json(SessionList {
-        sessions: gateway
-            .grants()
-            .list()
-            .iter()
-            .map(|grant| session(&gateway, grant, now))
-            .collect(),
-    })
-}
-
-async fn kill(
-    State(gateway): State<Arc<Gateway>>,
-    UrlPath(id): UrlPath<String>,
-) -> Result<StatusCode, (StatusCode, Json<Problem>)> {
-    let killed = id.parse::<SessionId>().is_ok_and(|id| gateway.kill(id));
-    if killed {
-        Ok(StatusCode::NO_CONTENT)
-    } else {
-        let detail = format!("No live session {id}. `portcullis sessions list` shows those there are.");
-        Err((StatusCode::NOT_FOUND, Json(Problem { detail })))
-    }
-}
-
-async fn refusals(State(gateway): State<Arc<Gateway>>) -> Json<RefusalList> {
-    let counters = gateway.grants().watch().counters();
-    let pairs = Kind::ALL
-        .into_iter()
-        .flat_map(|kind| Refusal::ALL.map(|reason| (kind, reason)));
-    let counts = pairs.map(|(kind, reason)| RefusalCount {
-        reason: reason.code().to_owned(),
-        secondary: kind.code().to_owned(),
-        count: counters.refusals(kind, reason),
-        words: reason.words().to_owned(),
-    });
-    Json(RefusalList {
-        refusals: counts.filter(|of_reason| of_reason.count > 0).collect(),
-    })
-}
-
-async fn findings(State(gateway): State<Arc<Gateway>>) -> Json<FindingList> {
-    let moment = Moment::now();
-    let found = gateway.grants().watch().findings(moment.now);
-    let told = found.into_iter().map(|finding| Finding {
-        code: finding.cause.code().to_owned(),
-        holds: finding.holds,
-        since: moment.wall_of(finding.since),
-        last: moment.wall_of(finding.last),
-        count: finding.count,
-        words: finding.words,
-    });
-    Json(FindingList {
-        findings: told.collect(),
-    })
-}
-
-async fn external(State(gateway): State<Arc<Gateway>>) -> Json<ExternalList> {
-    let asked = gateway.external();
-    let told = asked.findings.iter().map(|finding| External {
-        setting: finding.setting.to_owned(),
-        address: finding.address.clone(),
-        good: finding.outcome.is_good(),
-        outcome: finding.outcome.code().to_owned(),
-        asked: format!("{:.0}", finding.asked),
-        words: finding.outcome.to_string(),
-        remedy: finding.outcome.remedy().to_owned(),
-    });
-    Json(ExternalList {
-        external: told.collect(),
-    })
-}
-
-async fn pool_list(State(gateway): State<Arc<Gateway>>) -> Json<PoolList> {
-    let moment = Moment::now();
-    Json(PoolList::new(gateway.publisher().pools(moment.now), moment))
-}
-
-async fn prometheus(State(gateway): State<Arc<Gateway>>) -> impl IntoResponse {
-    (
-        [(CONTENT_TYPE, exposition::CONTENT_TYPE)],
-        metrics::exposition(&gateway),
-    )
-}
-
-fn status(gateway: &Gateway) -> NodeStatus {
-    let now = clock::now();
-    let last = gateway.grants().list().iter().map(|grant| grant.hard_end()).max();
-    NodeStatus {
-        name: gateway.plan().config.node.name.to_string(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        state: gateway.lifecycle().state().as_str().to_owned(),
-        health: if gateway.lifecycle().is_in_service() { 200 } else { 503 },
-        sessions: gateway.grants().len(),
-        tunnels: gateway.tunnels().len(),
-        pending_logins: gateway.control_channel().pending(),
-        connections: gateway.caps().counts().open,
-        empty_in_seconds: last.map(|end| end.saturating_duration_since(now).as_secs()),
-    }
-}
-
-fn session(gateway: &Gateway, grant: &Grant, now: Moment) -> Session {
-    let launched = |route: &Arc<crate::grant::Route>| Launched {
-        desktop: route.desktop().to_string(),
-        protocol: route.protocol().to_string(),
-    };
-    Session {
-        id: grant.id().to_string(),
-        user: grant.user().to_string(),
-        client: grant.client().to_string(),
-        desktops: grant.routes().iter().map(launched).collect(),
-        tunnel: gateway.tunnels().get(grant.id()).is_some(),
-        since: now.wall_of(grant.created()),
-        ends: now.wall_of(grant.hard_end()),
-        bytes_in: grant.bytes_in(),
-        bytes_out: grant.bytes_out(),
-    }
-}
-
-/// One moment on both clocks, to turn the monotonic times of grants into times of day.
-#[derive(Clone, Copy)]
-struct Moment {
-    now: std::time::Instant,
-    wall: jiff::Timestamp,
-}
-
-impl Moment {
-    fn now() -> Self {
-        Self {
-            now: clock::now(),
-            wall: clock::wall(),
-        }
-    }
-
-    /// The time of day at `instant`, to the second.
-    fn wall_of(self, instant: std::time::Instant) -> String {
-        let wall = if instant >= self.now {
-            self.wall.checked_add(instant - self.now)
-        } else {
-            self.wall.checked_sub(self.now - instant)
-        };
-        wall.map_or_else(|_| String::new(), |wall| format!("{:.0}", wall))
-    }
-}
+const GOODBYE: Duration = Duration::from_secs(1);

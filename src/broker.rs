@@ -39,6 +39,7 @@ use users::{User, Users};
 pub use desktops::Desktop;
 pub use password::PasswordRefused;
 pub use preferences::PreferenceFault;
+pub(crate) use state_file::replace as replace_file;
 pub use state_file::{StateFault, StateProblem};
 
 /// The users and desktops of one configuration, over the state that all configurations share.

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{ColorChoice, Parser, Subcommand};
 
+pub mod api;
 pub mod check;
 pub mod completions;
 pub mod connect;
@@ -18,8 +19,9 @@ pub mod hash_password;
 pub mod quiesce;
 pub mod serve;
 pub mod sessions;
-pub mod socket;
+pub mod span;
 pub mod term;
+pub mod token;
 pub mod upgrade;
 
 use term::{Colour, Term};
@@ -80,6 +82,7 @@ enum Command {
     Quiesce(quiesce::Arguments),
     Upgrade(upgrade::Arguments),
     Sessions(sessions::Arguments),
+    Token(token::Arguments),
     Connect(Box<connect::Connect>),
     HashPassword(hash_password::Arguments),
     Completions(completions::Arguments),
@@ -105,6 +108,7 @@ pub fn run_with(arguments: impl IntoIterator<Item = OsString>) -> Exit {
         Command::Quiesce(arguments) => quiesce::run(&arguments),
         Command::Upgrade(arguments) => upgrade::run(&arguments),
         Command::Sessions(arguments) => sessions::run(&arguments),
+        Command::Token(arguments) => token::run(&arguments),
         Command::Connect(arguments) => connect::run(*arguments, term),
         Command::HashPassword(arguments) => hash_password::run(&arguments),
         Command::Completions(arguments) => completions::run(&arguments),

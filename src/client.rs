@@ -37,6 +37,7 @@ pub use self::http::HttpFault;
 pub use self::prompter::{AnswerKind, Prompter, Question, Unanswered, Unattended, is_yes};
 pub use self::quic::{Quic, QuicEnd, QuicFault};
 pub use self::session::{Credentials, Launched, Preconnection, Reached, Session, Settings};
+pub(crate) use self::tls::dial;
 pub use self::tls::{DialCause, DialFault, TlsFacts};
 pub use self::trust::{AuthorityFault, Judgement, KnownFault, KnownGateways, Trust};
 pub use self::tunnel::{Channel, ChannelSender, Doors, End, Notice, RaiseFault, Tunnel, TunnelOver};

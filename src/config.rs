@@ -50,6 +50,10 @@ pub struct Config {
     pub certificates: BTreeMap<String, Certificate>,
     /// Addresses on which the health check is answered over plain HTTP.
     pub health: Vec<SocketAddr>,
+    /// The operator's API over TLS.
+    pub admin: Admin,
+    /// How the node leaves the balancer's service.
+    pub quiesce: Quiesce,
     /// Bounds on what clients may take.
     pub limits: Limits,
     /// Sessions and their grants.
@@ -173,6 +177,50 @@ pub struct Certificate {
     pub chain: PathBuf,
     /// PEM key: PKCS#8, PKCS#1 or SEC1.
     pub key: PathBuf,
+}
+
+/// The operator's API over TLS.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Admin {
+    /// Addresses to bind; none is off.
+    pub bind: Vec<SocketAddr>,
+    /// Certificate that is shown there, by name; `None` is one of the node's own making.
+    pub certificate: Option<String>,
+}
+
+/// How the node leaves the balancer's service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Quiesce {
+    /// How the balancer learns of it.
+    pub answer: QuiesceAnswer,
+    /// Addresses on which HAProxy's agent check is answered; none is off.
+    pub agent: Vec<SocketAddr>,
+    /// Who may ask there; none is everybody.
+    pub agent_from: Vec<IpNet>,
+    /// Whether new sign-ins are refused meanwhile.
+    pub refuses_logins: bool,
+}
+
+/// How the balancer learns that the node is quiesced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QuiesceAnswer {
+    /// The health check is answered 503 at once.
+    Unavailable,
+    /// It is answered 404 for so long and until nobody is in the middle of a sign-in, then 503.
+    TwoStep(Duration),
+    /// It stays 200: the agent check says so.
+    Agent,
+}
+
+impl QuiesceAnswer {
+    /// The word in configuration and API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Unavailable => "503",
+            Self::TwoStep(_) => "two-step",
+            Self::Agent => "agent",
+        }
+    }
 }
 
 /// Bounds on what clients may take.

@@ -39,7 +39,7 @@ mod conversation;
 mod departure;
 mod extent;
 pub mod external;
-mod health;
+pub mod health;
 mod http1;
 mod http2;
 mod http3;
@@ -223,7 +223,7 @@ impl Gateway {
             Err(elsewhere) => return elsewhere,
         };
         let answer = match routed {
-            Ok(Routed::Health) => answer::health(self.lifecycle.is_in_service(), request.method()),
+            Ok(Routed::Health) => answer::health(self.health(), request.method()),
             Ok(Routed::Mark(mark)) => answer::mark(self.mark_key.answer(mark)),
             Ok(Routed::Portal) => {
                 let quic = self.quic_port(request, conversation);
@@ -280,7 +280,7 @@ impl Gateway {
             local: conversation.facts.local,
             authority: authority.as_ref(),
             cookies: &cookies,
-            admits_sessions: self.lifecycle.admits_sessions(),
+            admits_sessions: self.admits_sessions(),
             quic: self.serves_udp(conversation),
             shown: &|host, port| self.plan().certificate_shown(conversation.facts.local, host, port),
         };

@@ -5,7 +5,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
@@ -16,7 +15,7 @@ use tokio::net::TcpListener;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-use crate::admin::Admin;
+use crate::admin::{Admin, AdminFault, Ports};
 use crate::broker::{Directory, StateFault};
 use crate::clock;
 use crate::config::Config;
@@ -64,6 +63,8 @@ pub struct Node {
     led: Arc<AtomicBool>,
     /// The operator's side, which ends when it is dropped.
     admin: Mutex<Option<Admin>>,
+    /// The TCP sockets of the operator's side, for whoever takes over.
+    ports: Ports,
 }
 
 /// A node that has everything and serves nobody yet.
@@ -95,10 +96,8 @@ impl Prepared {
     fn serve(self, replaces: bool) -> Result<Node, StartFault> {
         let Self { node, change, added } = self;
         let (gateway, tasks) = (node.gateway.clone(), node.workers.tasks());
-        let socket = gateway.plan().config.node.admin_socket.clone();
-        let admin = Admin::start(gateway.clone(), &socket, replaces);
-        let admin = admin.map_err(|cause| StartFault::Admin { socket, cause })?;
-        *node.admin.lock() = Some(admin);
+        let ports = node.ports.try_clone().map_err(StartFault::Descriptors)?;
+        *node.admin.lock() = Some(Admin::start(gateway.clone(), ports, replaces)?);
         tasks.spawn(gateway.control_channel().keep(node.stopping.clone()));
         gateway.lifecycle().serve();
         node.accept_from(change, added).map_err(StartFault::Descriptors)?;
@@ -156,6 +155,8 @@ impl Node {
         let change = Sockets::default().prepare(&plan.config, &mut inheritance)?;
         let bound = |address| change.bound_at(address);
         let added = Endpoints::default().prepare(&plan.config, &mut inheritance, bound)?;
+        let inherited = |address, is_for| inheritance.port(address, is_for);
+        let ports = Ports::bind(&plan.config, inherited).map_err(AdminFault::Bind)?;
         let gateway = Arc::new(Gateway::new(
             plan,
             control,
@@ -177,6 +178,7 @@ impl Node {
             kindred: Mutex::default(),
             led: Arc::default(),
             admin: Mutex::default(),
+            ports,
         };
         Ok(Prepared { node, change, added })
     }
@@ -381,6 +383,8 @@ fn settings_that_stay(old: &Config, new: &Config) -> Vec<&'static str> {
             old.node.recognition_key != new.node.recognition_key,
         ),
         ("log.format", old.log.format != new.log.format),
+        ("admin", old.admin != new.admin),
+        ("quiesce.agent", old.quiesce.agent != new.quiesce.agent),
     ];
     changed
         .into_iter()
@@ -412,14 +416,9 @@ pub enum StartFault {
     /// What the directory kept.
     #[error(transparent)]
     Directory(#[from] StateFault),
-    /// The operator's socket.
-    #[error("admin socket {}: {cause}; another node may be running, or the folder is missing or not writable", socket.display())]
-    Admin {
-        /// Where it was to be.
-        socket: PathBuf,
-        /// What the system said.
-        cause: io::Error,
-    },
+    /// The operator's side.
+    #[error(transparent)]
+    Admin(#[from] AdminFault),
     /// File descriptors.
     #[error("no file descriptor is left: {0}; raise LimitNOFILE")]
     Descriptors(io::Error),

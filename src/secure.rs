@@ -29,8 +29,8 @@ pub use load::own_certificate;
 pub use mutual::{Mutual, MutualFault};
 pub use offer::Offer;
 pub use quic::{SecuredQuic, handshake as quic_handshake, quic_config};
-pub use self_signed::{SelfSigned, self_signed};
-pub use settings::{Tickets, server_config};
+pub use self_signed::{SelfSigned, self_signed, self_signed_for};
+pub use settings::{Tickets, operator_config, server_config};
 
 use crate::fault::CloseReason;
 use crate::listen::{Accepted, Facts, Permit, Pieces, Prefixed};

@@ -113,7 +113,7 @@ fn every_command_in_the_documents_exists() {
             let verbs: Vec<_> = verbs.filter(|word| !word.starts_with("--")).collect();
             let mut help = Command::new(env!("CARGO_BIN_EXE_portcullis"));
             // `quiesce on`: the second word is an argument, which help names as a possible value.
-            let nouns = if verbs.first().is_some_and(|noun| **noun == "sessions") {
+            let nouns = if verbs.first().is_some_and(|noun| matches!(**noun, "sessions" | "token")) {
                 2
             } else {
                 1

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 /// How the node is: `GET /api/v1/node`.
@@ -11,10 +12,16 @@ pub struct NodeStatus {
     pub name: String,
     /// The program's version.
     pub version: String,
+    /// For how long the program runs, in seconds.
+    #[serde(default)]
+    pub uptime_seconds: u64,
     /// `starting`, `serving`, `quiesced` or `draining`.
     pub state: String,
-    /// What the balancer's health check is answered.
+    /// What the balancer's health check is answered: 200, 404 or 503.
     pub health: u16,
+    /// How it is quiesced; absent if it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quiesced: Option<Quiesced>,
     /// Live sessions.
     pub sessions: usize,
     /// Open tunnels.
@@ -26,6 +33,22 @@ pub struct NodeStatus {
     /// When the last live session will have ended at the latest, in seconds from now; absent without sessions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub empty_in_seconds: Option<u64>,
+}
+
+/// How a node is quiesced.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct Quiesced {
+    /// Since when (ISO 8601, UTC).
+    pub since: String,
+    /// For how long by now.
+    pub seconds: u64,
+    /// How the balancer learns of it: `503`, `two-step` or `agent`.
+    pub answer: String,
+    /// When 404 becomes 503 at the latest, in seconds from now; absent if it has, or if there are no two steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_ends_in_seconds: Option<u64>,
+    /// Whether new sign-ins are refused.
+    pub refuses_logins: bool,
 }
 
 /// The body of `PUT /api/v1/node/quiesce`.
@@ -251,9 +274,88 @@ pub struct Name {
     pub fault_seconds: Option<u64>,
 }
 
-/// Why a call was refused.
+/// How much the holder of a token may do; each includes the ones before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Scope {
+    /// See everything but tokens
+    Read,
+    /// Quiesce, and end sessions
+    Operate,
+    /// Make and revoke tokens
+    Admin,
+}
+
+impl Scope {
+    /// The word in API, CLI and log.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Operate => "operate",
+            Self::Admin => "admin",
+        }
+    }
+}
+
+/// The tokens: `GET /api/v1/tokens`.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct TokenList {
+    /// One a token, by name.
+    pub tokens: Vec<Token>,
+}
+
+/// What is known of a token. The token itself is not.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct Token {
+    /// Its name, as it stands in the log.
+    pub name: String,
+    /// How much its holder may do.
+    pub scope: Scope,
+    /// When it was made (ISO 8601, UTC).
+    pub created: String,
+    /// From when on it is refused (ISO 8601, UTC); absent if never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<String>,
+    /// Whether that is over.
+    pub expired: bool,
+}
+
+/// The body of `POST /api/v1/tokens`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewToken {
+    /// Its name.
+    pub name: String,
+    /// How much its holder may do.
+    pub scope: Scope,
+    /// When it ends, in seconds from now; absent: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_in_seconds: Option<u64>,
+}
+
+/// A token that was made, told this once.
+#[derive(Serialize, Deserialize)]
+pub struct MadeToken {
+    /// Its name.
+    pub name: String,
+    /// How much its holder may do.
+    pub scope: Scope,
+    /// From when on it is refused (ISO 8601, UTC); absent if never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<String>,
+    /// The token.
+    pub token: String,
+}
+
+/// Why a call was refused (RFC 9457).
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Problem {
+    /// The status in words.
+    #[serde(default)]
+    pub title: String,
+    /// The status.
+    #[serde(default)]
+    pub status: u16,
     /// What is wrong and what to do.
     pub detail: String,
 }

@@ -29,7 +29,7 @@ fn levels(gateway: &Gateway, out: &mut Exposition) {
     out.sample(&[("name", &name), ("version", env!("CARGO_PKG_VERSION"))], 1);
     out.gauge(
         "portcullis_in_service",
-        "Whether the health check is answered with 200 (1) or 503 (0).",
+        "Whether the node is in service (1); or starts, is quiesced or drains (0).",
     );
     out.sample(&[], gateway.lifecycle().is_in_service().into());
     for (name, help, level) in [

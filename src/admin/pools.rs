@@ -1,7 +1,7 @@
 //! The pools as operators read them.
 
-use super::Moment;
 use super::api::{Name, Pool, PoolList, ProbeResult, Target};
+use super::routes::Moment;
 use crate::upstream::{self, NameView, PoolView, PoolsView, TargetView};
 
 impl PoolList {

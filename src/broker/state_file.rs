@@ -203,7 +203,9 @@ fn parse(bytes: &[u8]) -> Result<BTreeMap<UserName, Arc<Entry>>, StateProblem> {
     Ok(users)
 }
 
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+/// Replaces a file whole, for its owner alone: whoever reads, even after a loss of power, finds the former one or this. Its
+/// folder is made if need be. Only one may write at a time.
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("."));
     DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     let beside = path.with_extension("json.new");

@@ -1,10 +1,8 @@
 //! `portcullis doctor`: what is wrong, as the node sees it, or as clients see it from outside.
 
-use std::path::PathBuf;
-
 use clap::{Args, ValueEnum};
 
-use super::socket::SocketArguments;
+use super::api::NodeArguments;
 use super::term::Term;
 use super::{Exit, explain};
 use crate::client::Endpoint;
@@ -30,9 +28,6 @@ pub struct Arguments {
     /// From where to look
     #[arg(long, value_enum, value_name = "WHERE", default_value_t = From::Node)]
     from: From,
-    /// With --from outside: trust the authorities in this PEM file, not the system's
-    #[arg(long, value_name = "FILE")]
-    ca: Option<PathBuf>,
     /// With --from outside: how many connections to each address have to reach one node
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
     connections: u16,
@@ -40,12 +35,12 @@ pub struct Arguments {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    socket: SocketArguments,
+    node: NodeArguments,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum From {
-    /// On the node, over its socket
+    /// The node itself, over its socket or at its admin port
     Node,
     /// As a client
     Outside,
@@ -55,10 +50,12 @@ enum From {
 pub fn run(arguments: &Arguments, term: Term) -> Exit {
     match arguments.from {
         From::Node if !arguments.addresses.is_empty() => {
-            explain("Addresses are for --from outside; the node itself is asked over its --socket.\n");
+            explain(
+                "Addresses are for --from outside; the node itself is asked over its --socket or at its admin port.\n",
+            );
             Exit::Usage
         }
-        From::Node => node::run(&arguments.socket.socket, arguments.json, term),
+        From::Node => node::run(&arguments.node, arguments.json, term),
         From::Outside => outside::run(arguments, term),
     }
 }

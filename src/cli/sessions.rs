@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use clap::{Args, Subcommand};
 use http::Method;
 
-use super::socket::{self, CallFault, SocketArguments, call};
+use super::api::{self, CallFault, NodeArguments, call};
 use super::{Exit, explain, print};
 use crate::admin::api::{Session, SessionList};
 use crate::types::SessionId;
@@ -26,22 +26,22 @@ enum Command {
         #[arg(long)]
         json: bool,
         #[command(flatten)]
-        socket: SocketArguments,
+        node: NodeArguments,
     },
     /// End a session at once: its tunnel stops, its user must sign in again
     Kill {
         /// The session's id, as `sessions list` shows it
         id: SessionId,
         #[command(flatten)]
-        socket: SocketArguments,
+        node: NodeArguments,
     },
 }
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Exit {
     let outcome = match &arguments.command {
-        Command::List { json, socket } => list(socket, *json),
-        Command::Kill { id, socket } => kill(socket, *id),
+        Command::List { json, node } => list(node, *json),
+        Command::Kill { id, node } => kill(node, *id),
     };
     outcome.unwrap_or_else(|fault| {
         explain(&format!("{fault}\n"));
@@ -49,20 +49,20 @@ pub fn run(arguments: &Arguments) -> Exit {
     })
 }
 
-fn list(socket: &SocketArguments, json: bool) -> Result<Exit, CallFault> {
-    let listed = call::<SessionList>(&socket.socket, Method::GET, "/api/v1/sessions", None::<&()>);
-    let list = socket::wait(listed)?;
+fn list(node: &NodeArguments, json: bool) -> Result<Exit, CallFault> {
+    let listed = call::<SessionList>(node, Method::GET, "/api/v1/sessions", None::<&()>);
+    let list = api::wait(listed)?;
     if json {
-        return Ok(print(&socket::document("sessions", &list), Exit::Done));
+        return Ok(print(&api::document("sessions", &list), Exit::Done));
     }
     let exit = print(&table(&list.sessions), Exit::Done);
     explain(&format!("{} in all\n", list.sessions.len()));
     Ok(exit)
 }
 
-fn kill(socket: &SocketArguments, id: SessionId) -> Result<Exit, CallFault> {
+fn kill(node: &NodeArguments, id: SessionId) -> Result<Exit, CallFault> {
     let path = format!("/api/v1/sessions/{id}");
-    socket::wait(call::<Option<()>>(&socket.socket, Method::DELETE, &path, None::<&()>))?;
+    api::wait(call::<Option<()>>(node, Method::DELETE, &path, None::<&()>))?;
     Ok(print(&format!("Session {id} ended.\n"), Exit::Done))
 }
 

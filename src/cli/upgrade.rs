@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use http::Method;
 
-use super::socket::{self, SocketArguments, call_within};
+use super::api::{self, NodeArguments, call_within};
 use super::{Exit, explain, print};
 use crate::admin::api::{Upgrade, Upgraded};
 
@@ -25,7 +25,7 @@ pub struct Arguments {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    socket: SocketArguments,
+    node: NodeArguments,
 }
 
 /// Runs the command.
@@ -38,10 +38,15 @@ pub fn run(arguments: &Arguments) -> Exit {
         }
     };
     let wanted = Upgrade { binary };
-    let socket = &arguments.socket.socket;
-    let upgraded = call_within(PATIENCE, socket, Method::POST, "/api/v1/node/upgrade", Some(&wanted));
-    match socket::wait::<Upgraded>(upgraded) {
-        Ok(upgraded) if arguments.json => print(&socket::document("upgrade", &upgraded), Exit::Done),
+    let upgraded = call_within(
+        PATIENCE,
+        &arguments.node,
+        Method::POST,
+        "/api/v1/node/upgrade",
+        Some(&wanted),
+    );
+    match api::wait::<Upgraded>(upgraded) {
+        Ok(upgraded) if arguments.json => print(&api::document("upgrade", &upgraded), Exit::Done),
         Ok(Upgraded { pid }) => print(
             &format!(
                 "Handed over: process {pid} serves. The one before it keeps its open connections until they end.\n"

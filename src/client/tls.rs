@@ -96,6 +96,17 @@ impl Dialer {
     }
 }
 
+/// A connection over TLS to what speaks HTTP/1.1 at an endpoint, within [`DEADLINE`].
+///
+/// # Errors
+/// Nobody is there, or the certificate is not to be trusted.
+///
+/// Cancel-safe: a connection in the making is dropped.
+pub(crate) async fn dial(trust: &Trust, endpoint: &Endpoint) -> Result<TlsStream<TcpStream>, DialFault> {
+    let dialled = Dialer::new(trust.clone()).dial(endpoint, None).await;
+    dialled.map(|(stream, _)| stream)
+}
+
 /// Connects to the first address that answers. One that is silent does not use up the time of the others.
 pub(super) async fn reach(endpoint: &Endpoint) -> io::Result<TcpStream> {
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);

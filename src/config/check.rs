@@ -18,6 +18,7 @@ mod circles;
 mod directory;
 mod layers;
 mod listeners;
+mod operator;
 mod places;
 mod pools;
 mod rewrites;
@@ -73,6 +74,8 @@ impl<'a> Check<'a> {
             pcoip: &document.pcoip,
             rdp: &document.rdp,
             fleet: &document.fleet,
+            admin: &document.admin,
+            quiesce: &document.quiesce,
             backends: &document.backend,
         };
         let listeners = self.listeners(listeners, &others, names.as_ref());
@@ -82,6 +85,8 @@ impl<'a> Check<'a> {
             .is_some_and(|node| node.recognition_key.is_some());
         let pcoip = self.pcoip(&document.pcoip);
         let fleet = self.fleet(document.fleet, has_key);
+        let admin = self.admin(&document.admin);
+        let quiesce = self.quiesce(&document.quiesce);
         let limits = self.limits(&document.limits);
         let session = self.session(&document.session);
         let signs_in = listeners.is_empty() || listeners.values().any(|listener| listener.session_gateway);
@@ -115,6 +120,8 @@ impl<'a> Check<'a> {
             listeners,
             certificates,
             health: document.health.bind.into_iter().map(|bind| bind.0).collect(),
+            admin,
+            quiesce,
             limits,
             session,
             tunnel,

@@ -15,6 +15,7 @@ use schemars::generate::SchemaSettings;
 use serde::{Deserialize, Serialize};
 
 pub(super) mod format;
+pub(super) mod operator;
 pub(super) mod pool;
 pub(super) mod rewrite;
 pub(super) mod secondary;
@@ -22,6 +23,7 @@ pub(super) mod secret;
 pub(super) mod web;
 
 use format::{Authority, BaseUrl, Bind, Host, Levels, Name, Network, Path, TimeSpan};
+pub(super) use operator::{Admin, NewLogins, Quiesce, QuiesceAnswer};
 pub(super) use pool::{
     Backend, BackendProtocol, BackendTls, BackendVersion, Balance, Pool, Probe, ProbeProtocol, SameSite, Target,
 };
@@ -58,6 +60,12 @@ pub(super) struct Document {
     /// The health check over plain HTTP, beside the one of the listeners.
     #[serde(default)]
     pub health: Health,
+    /// The operator's API over TLS, beside the socket.
+    #[serde(default)]
+    pub admin: Admin,
+    /// How the node leaves the balancer's service.
+    #[serde(default)]
+    pub quiesce: Quiesce,
     /// Bounds on what clients may take before they have signed in.
     #[serde(default)]
     pub limits: Limits,

@@ -242,6 +242,14 @@ pub enum Problem {
     /// Every peer is a balancer.
     #[error("every address counts as a balancer, so any client can claim any address")]
     EveryoneBalances,
+    /// What is for the operator or the balancer would be open to every network.
+    #[error("{address} is every address of this node, that on the Internet side too")]
+    EveryAddress {
+        /// The address.
+        address: SocketAddr,
+        /// What allows it.
+        unless: &'static str,
+    },
 
     // Files and secrets.
     /// A file that the configuration names cannot be read.
@@ -404,6 +412,7 @@ impl Problem {
             Self::NobodyEntitled => "nobody_entitled",
             Self::RedirectLoop { .. } => "redirect_loop",
             Self::EveryoneBalances => "everyone_balances",
+            Self::EveryAddress { .. } => "every_address",
             Self::FileUnreadable { .. } => "file_unreadable",
             Self::FileEmpty { .. } => "file_empty",
             Self::FileOpenToAll { .. } => "file_open_to_all",

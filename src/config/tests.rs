@@ -302,6 +302,29 @@ fn a_default_gives_way_to_a_narrower_bound_but_a_written_one_is_at_fault() {
 }
 
 #[test]
+fn what_is_for_operators_and_balancers_is_not_open_to_all_by_oversight() {
+    let open = "[admin]\nbind = [\"0.0.0.0:9443\"]\n[quiesce]\nanswer = \"agent\"\nagent = [\"[::]:9442\"]\n";
+    let faults = faults_of(&with_ann(open));
+    assert!(
+        faults.contains(
+            &"admin.bind[0]: 0.0.0.0:9443 is every address of this node, that on the Internet side too. Name management \
+              addresses, or allow it with admin.allow_any_address = true."
+                .to_owned()
+        ) && faults.iter().any(|fault| fault.starts_with("quiesce.agent[0]: [::]:9442 is every address")),
+        "{faults:?}"
+    );
+    let on_purpose = open
+        .replace("9443\"]", "9443\"]\nallow_any_address = true")
+        .replace("9442\"]", "9442\"]\nagent_from = [\"10.0.0.5\"]");
+    assert!(checked(&with_ann(&on_purpose)).is_ok());
+    let faults = faults_of(&with_ann("[quiesce]\nanswer = \"agent\"\n"));
+    let is_told = faults
+        .iter()
+        .any(|fault| fault.starts_with("quiesce.agent: is missing"));
+    assert!(is_told, "{faults:?}");
+}
+
+#[test]
 fn one_user_in_two_spellings_is_a_fault() {
     let rest = format!("[directory.user.ANN]\npassword_hash = \"{HASH}\"\n");
     let faults = checked(&with_ann(&rest)).unwrap_err();

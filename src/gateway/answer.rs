@@ -13,6 +13,7 @@ use http::{HeaderName, HeaderValue, Method, Response, StatusCode};
 use jiff::fmt::rfc2822::DateTimePrinter;
 use tokio::time::timeout;
 
+use super::health::Health;
 use super::portal;
 use crate::clock;
 use crate::control::Answered;
@@ -32,17 +33,17 @@ const READ: Duration = Duration::from_secs(30);
 /// After which a client that was turned away may try again, in seconds.
 const RETRY_SECONDS: u64 = 10;
 
-/// The health check: 200 in service, 503 out of it; the same bytes for HEAD without the body.
-pub(super) fn health(in_service: bool, method: &Method) -> Response<Bytes> {
+/// The health check; the same bytes for HEAD without the body.
+pub(super) fn health(health: Health, method: &Method) -> Response<Bytes> {
     let body = if method == Method::HEAD {
         Bytes::new()
     } else {
         Bytes::from_static(FAVICON)
     };
-    let mut response = if in_service {
-        with_type(StatusCode::OK, "image/x-icon", body)
-    } else {
-        text(StatusCode::SERVICE_UNAVAILABLE, "out of service\n")
+    let mut response = match health {
+        Health::InService => with_type(health.status(), "image/x-icon", body),
+        Health::NoNewUsers => text(health.status(), "no new users\n"),
+        Health::OutOfService => text(health.status(), "out of service\n"),
     };
     // A balancer must see the state as it is now.
     put(&mut response, CACHE_CONTROL, "no-store");

@@ -1,7 +1,9 @@
 //! Where a node stands in its life: starting, serving, quiesced, draining.
 
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Instant;
 
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 /// A node's state. It only moves forward, but for quiesce, which can be taken back.
@@ -11,8 +13,7 @@ pub enum State {
     Starting,
     /// In service: the health check answers 200.
     Serving,
-    /// The health check answers 503, so that the balancer sends no new users; everything that is here goes on, and
-    /// whoever still arrives is served.
+    /// The balancer is told to send no new users ([`Health`](super::health::Health)); everything that is here goes on.
     Quiesced,
     /// Shutting down: health 503, no new sessions, tunnels run until the grace period is over.
     Draining,
@@ -52,6 +53,8 @@ impl State {
 #[derive(Debug, Default)]
 pub struct Lifecycle {
     state: AtomicU8,
+    /// When the node was last quiesced.
+    quiesced: Mutex<Option<Instant>>,
     draining: CancellationToken,
 }
 
@@ -66,9 +69,9 @@ impl Lifecycle {
         self.state() == State::Serving
     }
 
-    /// Whether users may begin sessions here. A quiesced node still serves those whom the balancer sends.
-    pub fn admits_sessions(&self) -> bool {
-        matches!(self.state(), State::Serving | State::Quiesced)
+    /// Since when the node is quiesced; `None` if it is not.
+    pub fn quiesced_since(&self) -> Option<Instant> {
+        self.quiesced.lock().filter(|_| self.state() == State::Quiesced)
     }
 
     /// Goes into service, once the listeners are bound.
@@ -76,9 +79,14 @@ impl Lifecycle {
         self.step(State::Starting, State::Serving);
     }
 
-    /// Takes the node out of service, or back in. Does nothing while it starts or drains; says whether it is now so.
-    pub fn set_quiesced(&self, quiesced: bool) -> bool {
+    /// Takes the node out of service at `now`, or back in. Does nothing while it starts or drains; says whether it is now
+    /// so. A node that is quiesced already stays so from when it was.
+    pub fn set_quiesced(&self, quiesced: bool, now: Instant) -> bool {
+        let mut since = self.quiesced.lock();
         if quiesced {
+            if self.state() == State::Serving {
+                *since = Some(now);
+            }
             self.step(State::Serving, State::Quiesced);
             self.state() == State::Quiesced
         } else {
@@ -108,19 +116,28 @@ impl Lifecycle {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
     fn quiesce_can_be_taken_back_but_a_drain_cannot() {
-        let life = Lifecycle::default();
-        assert!(!life.set_quiesced(true), "a node that starts is not quiesced");
+        let (life, now) = (Lifecycle::default(), crate::clock::now());
+        assert!(!life.set_quiesced(true, now), "a node that starts is not quiesced");
         life.serve();
         assert!(life.is_in_service());
-        assert!(life.set_quiesced(true));
+        assert!(life.set_quiesced(true, now));
         assert!(!life.is_in_service());
-        assert!(life.set_quiesced(false));
+        assert!(life.set_quiesced(true, now + Duration::from_secs(1)));
+        assert_eq!(
+            life.quiesced_since(),
+            Some(now),
+            "asked twice, it counts from the first time"
+        );
+        assert!(life.set_quiesced(false, now));
+        assert_eq!(life.quiesced_since(), None);
         life.drain();
-        assert!(!life.set_quiesced(false));
+        assert!(!life.set_quiesced(false, now));
         life.serve();
         assert_eq!(life.state(), State::Draining);
         assert!(life.draining().is_cancelled());

@@ -23,6 +23,14 @@ pub struct SelfSigned {
 /// # Errors
 /// If a name cannot stand in a certificate.
 pub fn self_signed(names: &[String], now: Timestamp) -> Result<SelfSigned, rcgen::Error> {
+    self_signed_for(names, 90, now)
+}
+
+/// The same, good for so many days.
+///
+/// # Errors
+/// If a name cannot stand in a certificate.
+pub fn self_signed_for(names: &[String], days: i64, now: Timestamp) -> Result<SelfSigned, rcgen::Error> {
     let day = |at: Timestamp| {
         let date = TimeZone::UTC.to_datetime(at).date();
         date_time_ymd(
@@ -37,7 +45,7 @@ pub fn self_signed(names: &[String], now: Timestamp) -> Result<SelfSigned, rcgen
         .distinguished_name
         .push(DnType::CommonName, names.first().map_or("portcullis", String::as_str));
     params.not_before = day(now - SignedDuration::from_hours(24));
-    params.not_after = day(now + SignedDuration::from_hours(24 * 90));
+    params.not_after = day(now + SignedDuration::from_hours(24 * days));
     params.is_ca = IsCa::ExplicitNoCa;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];

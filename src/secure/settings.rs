@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs;
 use rustls::server::{NoServerSessionStorage, ProducesTickets, ResolvesServerCert};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 
 /// The keys of session tickets: in memory only, exchanged every six hours; a ticket is good for at most twelve.
 ///
@@ -51,6 +52,21 @@ pub fn server_config(
     config.alpn_protocols = vec![super::H2.to_vec(), b"http/1.1".to_vec()];
     config.ticketer = Arc::clone(&tickets.0);
     config.send_tls13_tickets = 1;
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    Ok(Arc::new(config))
+}
+
+/// TLS 1.3 under one certificate, for HTTP/1.1: operators bring no old clients. No session is taken up again.
+///
+/// # Errors
+/// Only if the cryptographic library lacks what every build of it has.
+pub fn operator_config(key: Arc<CertifiedKey>) -> Result<Arc<ServerConfig>, rustls::Error> {
+    let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(SingleCertAndKey::from(key)));
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(NoServerSessionStorage {});
     Ok(Arc::new(config))
 }

@@ -230,6 +230,133 @@ fn nginx_as_documented_brings_everything_to_its_node_by_port_groups() {
     assert_eq!(fleet.findings(Node::One), [""; 0]);
 }
 
+/// How HAProxy takes a node out that simply answers 503, unless it is told otherwise.
+const PLAIN: &str = "    option httpchk GET /favicon.ico
+    http-check expect status 200
+    default-server check check-ssl verify none check-send-proxy send-proxy-v2 inter 2s fall 2 rise 2
+";
+
+const DISCLAIMER: &str = "[authentication]\ndisclaimer = \"For authorised users only.\"\n";
+
+/// Nodes that are quiesced in one of the ways, behind HAProxy that checks them by these lines.
+fn quiesced_as(quiesce: &str, lines: &str) -> (Fleet, HaProxy) {
+    let fleet = Fleet::start(|_, node| {
+        node.listener("balancers = [\"127.0.0.1\"]\n")
+            .section(DISCLAIMER)
+            .section(&format!("[quiesce]\n{quiesce}"))
+    });
+    let mut haproxy = HaProxy::start(&fleet, &rig::checked_by(lines));
+    for node in Node::BOTH {
+        haproxy.wait_for("nodes_443", node, "UP");
+    }
+    (fleet, haproxy)
+}
+
+/// What becomes of users in two screens of whom some are through, when the first node is quiesced in the middle.
+struct Crossing {
+    /// Signed in before, with open tunnels.
+    settled: Vec<(Client, rig::Tunnel)>,
+    /// Half-way through at the first node.
+    half_done: usize,
+    cookies: Vec<String>,
+}
+
+impl Crossing {
+    fn begin(fleet: &Fleet) -> Self {
+        let settled = all(1..=20, |number| {
+            let client = fleet
+                .finish(number, &fleet.begin(number))
+                .expect("nothing is in the way");
+            let tunnel = fleet.tunnel(&client, fleet.second).expect("admitted");
+            (client, tunnel)
+        });
+        let cookies = all(21..=50, |number| fleet.begin(number));
+        let half_done = fleet.half_done(Node::One);
+        assert!((5..=25).contains(&half_done), "the load is shared: {half_done} of 30");
+        fleet.operator(Node::One, &["quiesce", "on"]);
+        Self {
+            settled,
+            half_done,
+            cookies,
+        }
+    }
+
+    /// How many have to begin anew.
+    fn broken(&self, fleet: &Fleet) -> usize {
+        let ends = all(0..30, |at| {
+            fleet.finish(21 + at, &self.cookies[usize::from(at)]).is_some()
+        });
+        ends.iter().filter(|is_in| !**is_in).count()
+    }
+
+    /// Nobody who was there is cut; and whether those at the first node find it again with what they open next.
+    fn find_it_again(&mut self, fleet: &Fleet) -> bool {
+        for (client, tunnel) in &mut self.settled {
+            assert!(tunnel.speaks(), "cut: {client:?}");
+        }
+        let mut at_one = self.settled.iter().filter(|(client, _)| client.node == Node::One);
+        at_one.all(|(client, _)| fleet.tunnel(&fleet.announce_again(client), fleet.second).is_some())
+    }
+}
+
+#[test]
+fn a_plain_503_breaks_the_sign_ins_that_are_half_done() {
+    let (fleet, mut haproxy) = quiesced_as("answer = \"503\"\n", PLAIN);
+    let crossing = Crossing::begin(&fleet);
+    haproxy.wait_for("nodes_443", Node::One, "DOWN");
+    assert_eq!(crossing.broken(&fleet), crossing.half_done);
+}
+
+#[test]
+fn with_a_503_that_means_nobody_new_none_breaks() {
+    let (fleet, mut haproxy) = quiesced_as("answer = \"503\"\n", &rig::documented_check());
+    let mut crossing = Crossing::begin(&fleet);
+    haproxy.wait_for("nodes_443", Node::One, "NOLB");
+    assert_eq!(crossing.broken(&fleet), 0);
+    assert!(crossing.find_it_again(&fleet));
+}
+
+#[test]
+fn with_two_steps_no_sign_in_breaks_and_sessions_stay() {
+    let quiesce = "answer = \"two-step\"\nstep = \"1 s\"\n";
+    let (fleet, mut haproxy) = quiesced_as(quiesce, &rig::documented("haproxy two-step"));
+    let mut crossing = Crossing::begin(&fleet);
+    haproxy.wait_for("nodes_443", Node::One, "NOLB");
+    let newcomers = all(101..=106, |number| fleet.begin(number));
+    assert_eq!(fleet.half_done(Node::One), crossing.half_done, "nobody new comes");
+    assert_eq!(newcomers.len(), 6);
+    assert!(crossing.find_it_again(&fleet));
+    assert_eq!(crossing.broken(&fleet), 0);
+    // With the last of them in, the second step follows: nobody is sent there any more.
+    haproxy.wait_for("nodes_443", Node::One, "DOWN");
+    fleet.operator(Node::One, &["quiesce", "off"]);
+    haproxy.wait_for("nodes_443", Node::One, "UP");
+}
+
+#[test]
+fn with_the_agent_check_no_sign_in_breaks_sessions_stay_and_the_node_empties() {
+    let quiesce = "answer = \"agent\"\nagent = [\":9442\"]\nagent_from = [\"127.0.0.1\"]\n";
+    let (fleet, mut haproxy) = quiesced_as(quiesce, &rig::documented("haproxy agent"));
+    let mut crossing = Crossing::begin(&fleet);
+    haproxy.wait_for("nodes_443", Node::One, "DRAIN");
+    let newcomers = all(101..=106, |number| fleet.begin(number));
+    assert_eq!(fleet.half_done(Node::One), crossing.half_done, "nobody new comes");
+    assert_eq!(newcomers.len(), 6);
+    assert_eq!(crossing.broken(&fleet), 0);
+    assert!(crossing.find_it_again(&fleet));
+    // Empty: who sticks to the node goes elsewhere from now on, and comes back with it.
+    fleet.end_all(Node::One);
+    haproxy.wait_for("nodes_443", Node::One, "MAINT");
+    for (client, _) in crossing.settled.iter().filter(|(client, _)| client.node == Node::One) {
+        let again = fleet
+            .finish(client.number, &fleet.begin(client.number))
+            .expect("served elsewhere");
+        assert_eq!(again.node, Node::Two);
+    }
+    fleet.operator(Node::One, &["quiesce", "off"]);
+    haproxy.wait_for("nodes_443", Node::One, "UP");
+}
+
 /// Has these clients sign in anew and open a tunnel on the second port: those whose tunnel was not admitted.
 fn misrouted(fleet: &Fleet, numbers: &[u8], signed_in_at: Option<Node>) -> BTreeSet<u8> {
     let outcomes = all(0..u8::try_from(numbers.len()).unwrap(), |at| {

@@ -213,6 +213,13 @@ fn config(certificates: BTreeMap<String, config::Certificate>) -> Config {
         listeners: BTreeMap::new(),
         certificates,
         health: vec![],
+        admin: config::Admin::default(),
+        quiesce: config::Quiesce {
+            answer: config::QuiesceAnswer::Unavailable,
+            agent: vec![],
+            agent_from: vec![],
+            refuses_logins: false,
+        },
         limits: limits(1, 1),
         session: config::Session {
             lifetime: Duration::ZERO,

@@ -126,6 +126,12 @@ impl Setup {
         self
     }
 
+    /// Changes the tables that were added.
+    pub fn with(mut self, change: impl Fn(&str) -> String) -> Self {
+        self.sections = change(&self.sections);
+        self
+    }
+
     /// The configuration as text, for a gateway whose files are in `folder`.
     fn text(&self, folder: &Path) -> String {
         let bind: Vec<_> = self.bind.iter().map(|address| format!("{address:?}")).collect();
@@ -217,6 +223,19 @@ impl Gateway {
     /// The addresses on which RDP is served.
     pub fn rdp_addresses(&self) -> Vec<SocketAddr> {
         self.announced("listening for RDP")
+    }
+
+    /// The admin port, and the thumbprint that it tells.
+    pub fn admin_port(&self) -> (SocketAddr, String) {
+        let line = self.wait_for("the admin port", |line| line["message"] == "answering operators");
+        let of = |field: &str| line[field].as_str().unwrap().to_owned();
+        (of("address").parse().unwrap(), of("thumbprint"))
+    }
+
+    /// The address of the agent check.
+    pub fn agent_address(&self) -> SocketAddr {
+        let line = self.wait_for("the agent check", |line| line["message"] == "answering the agent check");
+        line["address"].as_str().unwrap().parse().unwrap()
     }
 
     fn announced(&self, message: &str) -> Vec<SocketAddr> {

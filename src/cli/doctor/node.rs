@@ -1,13 +1,12 @@
 //! What the node itself says.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
 use http::Method;
 use serde::Serialize;
 
 use crate::admin::api::{External, ExternalList, Finding, FindingList, NodeStatus, RefusalCount, RefusalList};
-use crate::cli::socket::{self, CallFault, call};
+use crate::cli::api::{self, CallFault, NodeArguments, call};
 use crate::cli::term::{Ink, Term};
 use crate::cli::{Exit, explain, print};
 
@@ -20,8 +19,8 @@ struct Said {
     refusals: Vec<RefusalCount>,
 }
 
-pub(super) fn run(socket: &Path, json: bool, term: Term) -> Exit {
-    let said = match socket::wait(ask(socket)) {
+pub(super) fn run(node: &NodeArguments, json: bool, term: Term) -> Exit {
+    let said = match api::wait(ask(node)) {
         Ok(said) => said,
         Err(fault) => {
             explain(&format!("{fault}\n"));
@@ -32,7 +31,7 @@ pub(super) fn run(socket: &Path, json: bool, term: Term) -> Exit {
         + said.external.iter().filter(|address| !address.good).count();
     let exit = if holding == 0 { Exit::Done } else { Exit::Failed };
     if json {
-        return print(&socket::document("doctor", &said), exit);
+        return print(&api::document("doctor", &said), exit);
     }
     let exit = print(&term.shown(&words(&said, term)), exit);
     explain(&match holding {
@@ -43,17 +42,17 @@ pub(super) fn run(socket: &Path, json: bool, term: Term) -> Exit {
     exit
 }
 
-async fn ask(socket: &Path) -> Result<Said, CallFault> {
+async fn ask(node: &NodeArguments) -> Result<Said, CallFault> {
     let nothing = None::<&()>;
     Ok(Said {
-        node: call(socket, Method::GET, "/api/v1/node", nothing).await?,
-        external: call::<ExternalList>(socket, Method::GET, "/api/v1/external", nothing)
+        node: call(node, Method::GET, "/api/v1/node", nothing).await?,
+        external: call::<ExternalList>(node, Method::GET, "/api/v1/external", nothing)
             .await?
             .external,
-        findings: call::<FindingList>(socket, Method::GET, "/api/v1/findings", nothing)
+        findings: call::<FindingList>(node, Method::GET, "/api/v1/findings", nothing)
             .await?
             .findings,
-        refusals: call::<RefusalList>(socket, Method::GET, "/api/v1/refusals", nothing)
+        refusals: call::<RefusalList>(node, Method::GET, "/api/v1/refusals", nothing)
             .await?
             .refusals,
     })

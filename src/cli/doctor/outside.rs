@@ -8,7 +8,7 @@ use http::StatusCode;
 use serde::Serialize;
 
 use super::Arguments;
-use crate::cli::socket;
+use crate::cli::api;
 use crate::cli::term::{Ink, Term};
 use crate::cli::{Exit, explain, print};
 use crate::client::probe::{self, Front};
@@ -17,7 +17,7 @@ use crate::clock;
 use crate::types::{Mark, MarkAnswer, Step};
 
 pub(super) fn run(arguments: &Arguments, term: Term) -> Exit {
-    let trust = match arguments.ca.as_deref().map(Trust::authorities).transpose() {
+    let trust = match arguments.node.ca.as_deref().map(Trust::authorities).transpose() {
         Ok(trust) => trust.unwrap_or_else(|| Trust::system(None)),
         Err(fault) => {
             explain(&format!("{fault}.\n"));
@@ -39,7 +39,7 @@ pub(super) fn run(arguments: &Arguments, term: Term) -> Exit {
     let found = runtime.block_on(walk.go());
     let exit = found.exit();
     if arguments.json {
-        return print(&socket::document("doctor", &found), exit);
+        return print(&api::document("doctor", &found), exit);
     }
     let exit = print(&term.shown(&found.words(term)), exit);
     explain(&found.verdict());

@@ -45,6 +45,19 @@ pub enum Judgement {
     },
 }
 
+impl Judgement {
+    /// The thumbprint of a certificate that is not trusted.
+    pub fn untrusted(&self) -> Option<Thumbprint> {
+        match self {
+            Self::Trusted => None,
+            Self::Unknown { thumbprint, .. }
+            | Self::Changed { thumbprint, .. }
+            | Self::NotTheGiven { thumbprint, .. }
+            | Self::Invalid { thumbprint, .. } => Some(*thumbprint),
+        }
+    }
+}
+
 /// Judges the certificate of one handshake and keeps the judgement.
 #[derive(Debug)]
 pub(in crate::client) struct HeldTo {

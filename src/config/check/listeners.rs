@@ -17,6 +17,8 @@ pub(super) struct Others<'a> {
     pub(super) pcoip: &'a document::Pcoip,
     pub(super) rdp: &'a document::Rdp,
     pub(super) fleet: &'a document::Fleet,
+    pub(super) admin: &'a document::Admin,
+    pub(super) quiesce: &'a document::Quiesce,
     pub(super) backends: &'a BTreeMap<String, document::Backend>,
 }
 
@@ -74,26 +76,31 @@ impl Check<'_> {
                 built.insert(name, listener);
             }
         }
-        for (table, binds, balancers) in [
-            ("health", &others.health.bind, &[][..]),
-            ("pcoip", &others.pcoip.bind, &others.pcoip.balancers),
-            ("rdp", &others.rdp.bind, &others.rdp.balancers),
-            ("fleet", &others.fleet.bind, &[]),
+        for (table, key, binds) in [
+            ("health", "bind", &others.health.bind),
+            ("pcoip", "bind", &others.pcoip.bind),
+            ("rdp", "bind", &others.rdp.bind),
+            ("fleet", "bind", &others.fleet.bind),
+            ("admin", "bind", &others.admin.bind),
+            ("quiesce", "agent", &others.quiesce.agent),
         ] {
-            self.binds(&mut addresses, binds, &SettingPath::of(&[table, "bind"]));
+            self.binds(&mut addresses, binds, &SettingPath::of(&[table, key]));
+        }
+        for (table, balancers) in [("pcoip", &others.pcoip.balancers), ("rdp", &others.rdp.balancers)] {
             self.balancers(balancers, &SettingPath::of(&[table, "balancers"]));
         }
         let list = SettingPath::of(&["pcoip", "certificates"]);
         for (index, certificate) in others.pcoip.certificates.iter().enumerate() {
             self.reference("certificate", certificate, certificates, &list, index);
         }
-        if let Some(name) = &others.fleet.certificate {
-            self.refers(
-                "certificate",
-                name,
-                certificates,
-                SettingPath::of(&["fleet", "certificate"]),
-            );
+        for (table, certificate) in [
+            ("fleet", &others.fleet.certificate),
+            ("admin", &others.admin.certificate),
+        ] {
+            if let Some(name) = certificate {
+                let path = SettingPath::of(&[table, "certificate"]);
+                self.refers("certificate", name, certificates, path);
+            }
         }
         served.extend(
             others
@@ -101,6 +108,7 @@ impl Check<'_> {
                 .certificates
                 .iter()
                 .chain(&others.fleet.certificate)
+                .chain(&others.admin.certificate)
                 .cloned(),
         );
         let of_backends = others.backends.values();

@@ -149,6 +149,8 @@ fn what_is_left_out_is_what_the_reference_says() {
     assert_eq!(small.node, reference.node);
     assert_eq!(small.log, reference.log);
     assert_eq!(small.health, reference.health);
+    assert_eq!(small.admin, reference.admin);
+    assert_eq!(small.quiesce, reference.quiesce);
     assert_eq!(small.limits, reference.limits);
     assert_eq!(small.session, reference.session);
     assert_eq!(small.tunnel, reference.tunnel);

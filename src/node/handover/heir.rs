@@ -205,8 +205,9 @@ impl Heir {
                 Message::Whole { grants, quiesced } => {
                     control.restore(sessions, taken);
                     gateway.lifecycle().serve();
-                    if quiesced {
-                        gateway.lifecycle().set_quiesced(true);
+                    if let Some(age) = quiesced {
+                        let since = taken.checked_sub(Duration::from_millis(age)).unwrap_or(taken);
+                        gateway.lifecycle().set_quiesced(true, since);
                     }
                     tracing::info!(
                         sessions = restored,

@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use aws_lc_rs::digest::{SHA256, digest};
 
 use super::message::{Keys, SocketFacts, SocketUse};
+use crate::admin::PortUse;
 use crate::config::Config;
 use crate::grant::{Randomness as _, SystemRandomness};
 use crate::types::{Octets32, Secret};
@@ -85,6 +86,11 @@ impl Inheritance {
         self.take(address, SocketUse::Quic).map(UdpSocket::from)
     }
 
+    /// A TCP socket of the operator's side.
+    pub(in crate::node) fn port(&mut self, address: SocketAddr, is_for: PortUse) -> Option<TcpListener> {
+        self.take(address, is_for.into()).map(TcpListener::from)
+    }
+
     fn take(&mut self, address: SocketAddr, use_: SocketUse) -> Option<OwnedFd> {
         self.sockets.remove(&SocketFacts { address, use_ })
     }
@@ -99,6 +105,15 @@ impl Keys {
     /// The affinity key as a secret.
     pub(in crate::node) fn affinity_secret(&self) -> Secret {
         Secret::new(self.affinity.digits().as_str())
+    }
+}
+
+impl From<PortUse> for SocketUse {
+    fn from(is_for: PortUse) -> Self {
+        match is_for {
+            PortUse::Operators => Self::Operators,
+            PortUse::Agents => Self::Agents,
+        }
     }
 }
 

@@ -84,8 +84,8 @@ pub enum Message {
     Whole {
         /// How many grants there were.
         grants: usize,
-        /// Whether it is out of the balancer's service.
-        quiesced: bool,
+        /// How long it has been out of the balancer's service, in milliseconds.
+        quiesced: Option<u64>,
     },
     /// New: it has all that, and waits for the word.
     Installed {
@@ -172,6 +172,10 @@ pub enum SocketUse {
     Datagrams,
     /// UDP, of QUIC and flows.
     Quic,
+    /// TCP, of the operator's API.
+    Operators,
+    /// TCP, of the balancer's agent check.
+    Agents,
 }
 
 /// The keys that a node draws at its start.

@@ -20,7 +20,7 @@ use super::link::{End, Link};
 use super::message::{BATCH, Decoder, Message, SocketFacts, VERSION};
 use super::other::Other;
 use super::{After, ENVIRONMENT, Node};
-use crate::admin::Admin;
+use crate::admin::{Admin, AdminFault};
 use crate::broker::StateFault;
 use crate::clock;
 use crate::fault::CloseReason;
@@ -172,6 +172,11 @@ impl Node {
     async fn tell_identity(&self, mut line: Line, version: u32, kin: PathBuf) -> Result<Line, HandoverFault> {
         let mut sockets = self.sockets.lock().to_hand_over().map_err(HandoverFault::Prepare)?;
         sockets.extend(self.endpoints.lock().to_hand_over().map_err(HandoverFault::Prepare)?);
+        let ports = self.ports.to_hand_over().map_err(HandoverFault::Prepare)?;
+        sockets.extend(ports.into_iter().map(|(address, is_for, socket)| {
+            let use_ = is_for.into();
+            (SocketFacts { address, use_ }, socket)
+        }));
         let identity = {
             let plan = self.gateway.plan();
             Message::Identity {
@@ -219,7 +224,8 @@ impl Node {
         }));
         messages.push(Message::Whole {
             grants: grants.len(),
-            quiesced: gateway.lifecycle().state() == State::Quiesced,
+            quiesced: (gateway.lifecycle().quiesced_since())
+                .map(|since| u64::try_from(now.saturating_duration_since(since).as_millis()).unwrap_or(u64::MAX)),
         });
         (tunnels, messages)
     }
@@ -324,11 +330,11 @@ impl Drop for Pause<'_> {
         }
         let mut admin = node.admin.lock();
         if admin.as_ref().is_some_and(|admin| !admin.owns_its_path()) {
-            let socket = node.gateway.plan().config.node.admin_socket.clone();
             *admin = None;
-            match Admin::start(node.gateway.clone(), &socket, true) {
+            let again = node.ports.try_clone().map_err(AdminFault::Thread);
+            match again.and_then(|ports| Admin::start(node.gateway.clone(), ports, true)) {
                 Ok(again) => *admin = Some(again),
-                Err(cause) => tracing::error!(%cause, "admin socket lost"),
+                Err(fault) => tracing::error!(%fault, "the operator's side is lost"),
             }
         }
     }

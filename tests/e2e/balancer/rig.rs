@@ -69,14 +69,19 @@ pub(super) struct Fleet {
     pub(super) first: u16,
     /// The other one.
     pub(super) second: u16,
+    /// The port at which the nodes answer the agent check, if they do.
+    agent: u16,
     tls: Arc<ClientConfig>,
 }
 
 impl Fleet {
     /// Starts both, each as `like` makes it.
     pub(super) fn start(like: impl Fn(Node, Setup) -> Setup) -> Self {
-        let [first, second] = free_ports();
-        let setups = Node::BOTH.map(|node| like(node, setup(node)));
+        let ([first, second], [agent, _]) = (free_ports(), free_ports());
+        let setups = Node::BOTH.map(|node| {
+            let setup = like(node, setup(node));
+            setup.with(|text| text.replace(":9442", &format!("{}:{agent}", node.host())))
+        });
         let nodes = Node::BOTH.map(|node| {
             let binds = [first, second].map(|port| format!("{}:{port}", node.host()));
             Gateway::start(&setups[node as usize].clone().bind(&[&binds[0], &binds[1]]))
@@ -96,6 +101,7 @@ impl Fleet {
             setups,
             first,
             second,
+            agent,
             tls: Arc::new(tls),
         }
     }
@@ -108,6 +114,19 @@ impl Fleet {
     pub(super) fn operator(&self, node: Node, command: &[&str]) {
         let output = self.gateway(node).operator(command).output().unwrap();
         assert!(output.status.success(), "{command:?}");
+    }
+
+    /// Ends every session of a node.
+    pub(super) fn end_all(&self, node: Node) {
+        let output = self
+            .gateway(node)
+            .operator(&["sessions", "list", "--json"])
+            .output()
+            .unwrap();
+        let list: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        for session in list["sessions"].as_array().unwrap() {
+            self.operator(node, &["sessions", "kill", session["id"].as_str().unwrap()]);
+        }
     }
 
     /// Has a node drain and end.
@@ -166,6 +185,42 @@ impl Fleet {
         let second = raw::post_on(&mut stream, Some(&cookie), answers.as_bytes());
         let cookie = second.session_cookie().expect("a new cookie at the sign-in");
         Client::of(number, cookie, second.text())
+    }
+
+    /// A client comes half the way of a sign-in in two screens, and closes its connection: its cookie.
+    pub(super) fn begin(&self, number: u8) -> String {
+        let mut stream = self.connect(number, self.first);
+        let first = raw::post_on(&mut stream, None, message("<get-configuration/>").as_bytes());
+        let cookie = first.session_cookie().expect("a cookie with the first reply");
+        let accept = "<do-submit-authentication><screen><name>disclaimer</name><params><param><name>accept</name>\
+                      <values><value>true</value></values></param></params></screen></do-submit-authentication>";
+        let second = raw::post_on(&mut stream, Some(&cookie), message(accept).as_bytes());
+        assert!(
+            second.text().contains("<name>windows-password</name>"),
+            "{}",
+            second.text()
+        );
+        cookie
+    }
+
+    /// And the other half, on a connection of its own: `None` if it has to begin anew.
+    pub(super) fn finish(&self, number: u8, cookie: &str) -> Option<Client> {
+        let mut stream = self.connect(number, self.first);
+        let answers = raw::password_message(&user(number), PASSWORD, "<get-tunnel-connection/>");
+        let third = raw::post_on(&mut stream, Some(cookie), answers.as_bytes());
+        let is_in = element(third.text(), "connection-id").is_some();
+        is_in.then(|| Client::of(number, third.session_cookie().expect("a new cookie"), third.text()))
+    }
+
+    /// Sign-ins in the middle at a node.
+    pub(super) fn half_done(&self, node: Node) -> usize {
+        let output = self
+            .gateway(node)
+            .operator(&["quiesce", "status", "--json"])
+            .output()
+            .unwrap();
+        let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        status["pending_logins"].as_u64().unwrap().try_into().unwrap()
     }
 
     /// A client that is signed in asks for another token, on a connection of its own.
@@ -277,6 +332,7 @@ impl HaProxy {
         let folder = TempDir::new().unwrap();
         let statistics = folder.path().join("admin.sock");
         let text = placed(fleet, text)
+            .replace("agent-port 9442", &format!("agent-port {}", fleet.agent))
             .replace("/run/haproxy/admin.sock", statistics.to_str().unwrap())
             .replace("inter 2s", "inter 100ms");
         let file = folder.path().join("haproxy.cfg");
@@ -302,7 +358,8 @@ impl HaProxy {
             let row = table
                 .lines()
                 .find(|row| row.starts_with(&format!("{backend},{},", node.name())))?;
-            (row.split(',').nth(17) == Some(status)).then_some(())
+            let is = row.split(',').nth(17)?;
+            (is.strip_suffix(" (agent)").unwrap_or(is) == status).then_some(())
         });
     }
 }
@@ -345,6 +402,28 @@ impl Nginx {
             _folder: folder,
         }
     }
+}
+
+/// The documented configuration of HAProxy with other lines in the place of how it checks the nodes.
+pub(super) fn checked_by(lines: &str) -> String {
+    let whole = documented("haproxy");
+    let (before, rest) = whole.split_once("    option httpchk").unwrap();
+    let (_, after) = rest.split_once("    server gw-1 10.0.0.11:443\n").unwrap();
+    // Servers that track others need the same of it, which the document says.
+    let of_both = lines
+        .lines()
+        .find(|line| line.contains("disable-on-404"))
+        .unwrap_or_default();
+    let after = after.replace("backend nodes_8443\n", &format!("backend nodes_8443\n{of_both}\n"));
+    format!("{before}{lines}    server gw-1 10.0.0.11:443\n{after}")
+}
+
+/// How the documented configuration of HAProxy checks the nodes.
+pub(super) fn documented_check() -> String {
+    let whole = documented("haproxy");
+    let (_, rest) = whole.split_once("    option httpchk").unwrap();
+    let (lines, _) = rest.split_once("    server gw-1 10.0.0.11:443\n").unwrap();
+    format!("    option httpchk{lines}")
 }
 
 /// The configuration of that kind in docs/load-balancers.md, to the letter.
