@@ -2,13 +2,13 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::{Gateway, PATIENCE, Setup, Target, raw};
+use crate::support::{Gateway, PATIENCE, Setup, Target, raw, refusing};
 
 /// Where the listener `sql` is.
 const SQL: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 3));
@@ -40,7 +40,7 @@ impl Sql {
             rule: String::new(),
             pool: String::new(),
             backend: "protocol = \"tcp\"\n".to_owned(),
-            probe: format!("interval = \"24 h\"\nport = {}\n", unused().port()),
+            probe: format!("interval = \"24 h\"\nport = {}\n", refusing().port()),
             tables: String::new(),
         }
     }
@@ -223,11 +223,6 @@ pub(crate) fn breaks(stream: &mut TcpStream) -> bool {
     let mut rest = Vec::new();
     let ended = stream.read_to_end(&mut rest);
     ended.is_err_and(|cause| cause.kind() == std::io::ErrorKind::ConnectionReset)
-}
-
-/// An address at which nobody listens.
-pub(crate) fn unused() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 /// Waits for the line of a passage that ended so.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use crate::rig::{Sql, asked, closed, connect, echoes, ends, name_of, named, of_sql, patiently, sample, unused};
-use crate::support::{Gateway, Target, read_all};
+use crate::rig::{Sql, asked, closed, connect, echoes, ends, name_of, named, of_sql, patiently, sample};
+use crate::support::{Gateway, Target, read_all, refusing};
 
 /// How a target of the only pool stands.
 fn condition(gateway: &Gateway, place: usize) -> Value {
@@ -45,7 +45,7 @@ fn the_one_with_fewer_connections_is_chosen_if_that_is_wanted() {
 fn a_connection_that_does_not_come_about_goes_to_another_target() {
     let target = Target::echo();
     // Both are asked though one is known to be down.
-    let sql = Sql::of(&[unused(), target.address]).pool("panic = 100");
+    let sql = Sql::of(&[refusing(), target.address]).pool("panic = 100");
     let gateway = sql.start();
     for _ in 0..6 {
         assert!(echoes(&mut connect(&gateway)));
@@ -62,7 +62,7 @@ fn a_connection_that_does_not_come_about_goes_to_another_target() {
 
 #[test]
 fn with_no_target_left_the_client_is_closed_and_counted() {
-    let gateway = Sql::of(&[unused(), unused()]).start();
+    let gateway = Sql::of(&[refusing(), refusing()]).start();
     assert!(ends(&mut connect(&gateway)));
     let line = closed(&gateway, "no_target");
     assert_eq!(line["fault"], "connect_failed", "{line}");
@@ -93,7 +93,7 @@ fn targets_are_probed_by_a_connection_in_which_nothing_is_said() {
             let said = said.clone();
             Target::new(move |mut stream| said.lock().push(read_all(&mut stream)))
         },
-        unused(),
+        refusing(),
     );
     let gateway = Sql::of(&[target.address, down])
         .probe("interval = \"1 s\"\ntimeout = \"1 s\"\nthreshold = 2")
@@ -126,7 +126,7 @@ fn a_backend_that_nobody_describes_is_tcp_and_is_not_asked_for_pages() {
          1\npool = \"plain\"\n[pool.plain]\ntargets = [\"{}\"]",
         target.address
     );
-    let gateway = Sql::of(&[unused()]).table(&plain).start();
+    let gateway = Sql::of(&[refusing()]).table(&plain).start();
     patiently("the first probe has come", || !said.lock().is_empty());
     assert_eq!(*said.lock(), [b""]);
     let mut stream = crate::rig::connect_to(crate::rig::at(&gateway, "127.0.0.4".parse().unwrap()));

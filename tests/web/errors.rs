@@ -2,15 +2,13 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::net::TcpListener;
 
 use crate::rig::{Ask, Http, Origin, Shop, access_line, access_line_of, patiently, read, read_head, send, try_read};
-use crate::support::{Gateway, raw};
+use crate::support::{self, Gateway, raw};
 
 /// A target that refuses connections.
 fn refusing() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    format!("\"{}\"", listener.local_addr().unwrap())
+    format!("\"{}\"", support::refusing())
 }
 
 #[test]

@@ -1,12 +1,11 @@
 //! What monitoring reads of published applications.
 
 use std::io::Write as _;
-use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::sync_channel;
 
 use crate::rig::{Ask, Http, Origin, PATIENCE, Shop, patiently, read, until_all_serve};
-use crate::support::{Gateway, raw};
+use crate::support::{self, Gateway, raw};
 
 /// The value of a sample; `None` if it is not there.
 fn sample(gateway: &Gateway, name: &str) -> Option<f64> {
@@ -154,9 +153,7 @@ fn targets_are_counted_by_what_their_probes_say() {
 
 #[test]
 fn connections_that_do_not_come_about_are_counted_with_the_error() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let refusing = format!("\"{}\"", listener.local_addr().unwrap());
-    drop(listener);
+    let refusing = format!("\"{}\"", support::refusing());
     let gateway = Shop::with_targets(&[refusing])
         .probe("path = \"/probe\"\ninterval = \"1 h\"\ntimeout = \"1 s\"\nthreshold = 20\n")
         .backend("retries = { max = 0 }")

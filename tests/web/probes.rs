@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::rig::{Ask, Http, Origin, Shop, access_line_of, counts, patiently, send};
-use crate::support::{Gateway, raw};
+use crate::support::{self, Gateway, raw};
 
 const QUICK: &str = "path = \"/probe\"\ninterval = \"1 s\"\ntimeout = \"1 s\"\nthreshold = 2\n";
 
@@ -89,9 +89,7 @@ fn each_reason_has_its_word() {
         });
         origin
     };
-    let refused = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let refusing = format!("\"{}\"", refused.local_addr().unwrap());
-    drop(refused);
+    let refusing = format!("\"{}\"", support::refusing());
     let origins = [
         ("", probed("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nready", false)),
         (

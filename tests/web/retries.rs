@@ -1,13 +1,12 @@
 //! Second tries: where they cannot do harm, and nowhere else.
 
-use std::net::TcpListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::rig::{Ask, Http, Origin, Shop, access_line, patiently};
+use crate::support;
 
 fn refusing() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    format!("\"{}\"", listener.local_addr().unwrap())
+    format!("\"{}\"", support::refusing())
 }
 
 /// A probe that says nothing for the length of a test.
