@@ -2,7 +2,7 @@
 //!
 //! Reading is a state machine over bytes, whatever their segmentation, that holds none of them: it says which of them
 //! are content. It is stricter than it would have to be where two readers could disagree: a line ends with CRLF, a size
-//! has at most sixteen digits, and what comes beside the content is bounded for each chunk.
+//! has at most sixteen digits, a trailer is a field, and what comes beside the content is bounded for each chunk.
 
 use std::fmt;
 
@@ -27,8 +27,9 @@ enum State {
     ContentCr,
     ContentLf,
     Trailer,
-    TrailerField,
-    TrailerFieldEnd,
+    TrailerName,
+    TrailerValue,
+    TrailerEnd,
     LastLf,
     Over,
 }
@@ -86,9 +87,16 @@ impl Deframer {
                 Ok(State::Size)
             }
             (State::Trailer, b'\r') => Ok(State::LastLf),
-            (State::TrailerField, b'\r') => Ok(State::TrailerFieldEnd),
-            (State::Trailer | State::TrailerField, _) => self.pass(byte, MAX_TRAILERS, State::TrailerField),
-            (State::TrailerFieldEnd, b'\n') => Ok(State::Trailer),
+            (State::Trailer | State::TrailerName, _) if is_of_a_name(byte) => {
+                self.pass(byte, MAX_TRAILERS, State::TrailerName)
+            }
+            (State::TrailerName, b':') => self.pass(byte, MAX_TRAILERS, State::TrailerValue),
+            (State::TrailerValue, b'\r') => Ok(State::TrailerEnd),
+            (State::TrailerValue, b'\t' | b' '..=b'~' | 0x80..) => self.pass(byte, MAX_TRAILERS, State::TrailerValue),
+            (State::TrailerEnd, b'\n') => Ok(State::Trailer),
+            (State::Trailer | State::TrailerName | State::TrailerValue, _) if byte != b'\n' => {
+                Err(FramingFault::Trailer)
+            }
             (State::LastLf, b'\n') => Ok(State::Over),
             _ => Err(FramingFault::LineEnd),
         }
@@ -128,6 +136,11 @@ impl Deframer {
     }
 }
 
+/// Whether a name of a field may have `byte` (RFC 9110, section 5.6.2).
+fn is_of_a_name(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
 /// Why bytes are no chunked transfer coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FramingFault {
@@ -135,6 +148,8 @@ pub enum FramingFault {
     Size,
     /// A line or a chunk does not end with CRLF.
     LineEnd,
+    /// What stands where trailers do is no field.
+    Trailer,
     /// A size, an extension or the trailer is too long.
     TooLong,
 }
@@ -144,6 +159,7 @@ impl fmt::Display for FramingFault {
         f.write_str(match self {
             Self::Size => "not a chunk size",
             Self::LineEnd => "no CRLF where one has to be",
+            Self::Trailer => "a trailer that is no field",
             Self::TooLong => "a chunk with too much beside its content",
         })
     }
@@ -224,6 +240,7 @@ mod tests {
             b"0\r\n\n",
             b"0\r\nTrailer: x\n",
             b"0\r\nTrailer: x\r\r",
+            b"0\r\nTrailer\n",
             b"0\r\n\r\r",
         ] {
             assert_eq!(
@@ -252,6 +269,21 @@ mod tests {
     }
 
     #[test]
+    fn a_trailer_that_is_no_field_is_refused() {
+        for trailer in [
+            "Trailer\r\n",
+            ": x\r\n",
+            " Folded: x\r\n",
+            "Trailer : x\r\n",
+            "Trailer: \0",
+            "a\x7f: x\r\n",
+        ] {
+            let stream = format!("0\r\nA: b\r\n{trailer}\r\n");
+            assert_eq!(whole(stream.as_bytes()), Err(FramingFault::Trailer), "{trailer:?}");
+        }
+    }
+
+    #[test]
     fn what_is_beside_the_content_is_bounded() {
         assert_eq!(whole(b"ffffffffffffffff\r\nx"), Ok((b"x".to_vec(), false)));
         assert_eq!(whole(b"0000000000000001\r\nx"), Ok((b"x".to_vec(), false)));
@@ -259,9 +291,9 @@ mod tests {
         let extended = |length| whole(format!("1;{}\r\nx", "a".repeat(length)).as_bytes());
         assert!(extended(usize::from(MAX_EXTENSIONS) - 1).is_ok());
         assert_eq!(extended(usize::from(MAX_EXTENSIONS)), Err(FramingFault::TooLong));
-        let trailed = |length| whole(format!("0\r\nA{}\r\n\r\n", "a".repeat(length)).as_bytes());
-        assert!(trailed(usize::from(MAX_TRAILERS) - 1).is_ok());
-        assert_eq!(trailed(usize::from(MAX_TRAILERS)), Err(FramingFault::TooLong));
+        let trailed = |length| whole(format!("0\r\nA:{}\r\n\r\n", "a".repeat(length)).as_bytes());
+        assert!(trailed(usize::from(MAX_TRAILERS) - 2).is_ok());
+        assert_eq!(trailed(usize::from(MAX_TRAILERS) - 1), Err(FramingFault::TooLong));
         let fields = "0\r\n".to_owned() + &"A: b\r\n".repeat(usize::from(MAX_TRAILERS));
         assert_eq!(whole(fields.as_bytes()), Err(FramingFault::TooLong));
     }
@@ -298,11 +330,12 @@ mod tests {
         fn a_body_that_is_read_means_the_same_to_the_http_library(
             sent in proptest::collection::vec("[a-z\r\n0;]{1,20}", 0..4),
             beside in "(;[a-z]{0,3}|[ \t])?",
+            trailers in proptest::collection::vec("[a-z(: \t]{0,3}:?[a-z \t:\x7fé]{0,3}\r\n", 0..3),
             wrong in proptest::option::of((any::<prop::sample::Index>(), "[\r\n01;:ax ]")),
         ) {
             let chunks = sent.iter().map(|chunk| format!("{:x}{beside}\r\n{chunk}\r\n", chunk.len()));
             let mut stream = chunks.collect::<String>().into_bytes();
-            stream.extend_from_slice(b"0\r\n\r\n");
+            stream.extend_from_slice(format!("0\r\n{}\r\n", trailers.concat()).as_bytes());
             if let Some((place, byte)) = wrong {
                 let place = place.index(stream.len());
                 stream[place] = byte.as_bytes()[0];
