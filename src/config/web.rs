@@ -321,7 +321,7 @@ pub enum SameSite {
 pub struct Retries {
     /// Tries after the first.
     pub max: u32,
-    /// Retries beside each hundred requests; a few are always allowed.
+    /// Retries beside each hundred requests, not counting targets that took no connection; a few are always allowed.
     pub budget_percent: u8,
 }
 

@@ -519,7 +519,8 @@ impl<'a> One<'a> {
                 Ok(leased) => leased,
                 Err(fault) => {
                     lease.report(Outcome::Failed(fault), clock::now());
-                    if may_try_again && lane.way.budget().withdraw() {
+                    // A target that takes no connection was asked nothing: the budget is for what may be asked twice.
+                    if may_try_again && (fault == WebFault::ConnectFailed || lane.way.budget().withdraw()) {
                         failed = Some(fault);
                         tried.push(lease.target().clone());
                         continue;

@@ -199,7 +199,7 @@ pub(in crate::config) struct Retries {
     /// Tries after the first.
     #[schemars(range(min = 0, max = 10))]
     pub max: u32,
-    /// Retries beside each hundred requests; a few are always allowed.
+    /// Retries beside each hundred requests, not counting targets that took no connection; a few are always allowed.
     #[schemars(range(min = 0, max = 100))]
     pub budget_percent: u8,
 }
