@@ -442,9 +442,9 @@ impl Gateway {
         &self.tunnels
     }
 
-    /// Whether any secondary connection is open or waits for its client to come back, or any passage is open.
+    /// Whether any secondary connection is open or waits for its client to come back, or any target serves a client.
     pub fn is_in_use(&self) -> bool {
-        !self.tunnels.is_empty() || self.grants.is_in_use() || self.publisher.passages().is_in_use()
+        !self.tunnels.is_empty() || self.grants.is_in_use() || self.publisher.is_in_use()
     }
 
     /// The flows of datagrams.
@@ -467,9 +467,14 @@ impl Gateway {
         killed
     }
 
-    /// Ends every session, and every passage, at the end of the node.
+    /// Ends every session, and what clients of applications have open without end, at the end of the node.
     pub fn end_all(&self, reason: CloseReason) {
-        self.publisher.end_passages();
+        self.publisher.end_all();
+        self.end_sessions(reason);
+    }
+
+    /// Ends every session.
+    pub fn end_sessions(&self, reason: CloseReason) {
         for grant in self.grants.list() {
             if self.grants.revoke(grant.id(), reason) {
                 tracing::info!(session = %grant.id(), user = %grant.user(), reason = reason.code(), "session closed");

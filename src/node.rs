@@ -252,7 +252,7 @@ impl Node {
         }
     }
 
-    /// Drains: health 503 first, no new sessions, secondaries until the grace period is over; says what is still open.
+    /// Drains: health 503 first, no new sessions, and time for what is open until the grace period is over; says what that is.
     ///
     /// Cancel-safe: dropped, it leaves the node draining.
     pub async fn drain(&self) {

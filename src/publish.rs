@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::web::{Action, Web};
@@ -63,6 +64,8 @@ pub struct Publisher {
     /// For affinity without a key of the configuration.
     drawn_key: Arc<AffinityKey>,
     tasks: TaskTracker,
+    /// Cancelled at the end of the node.
+    over: CancellationToken,
 }
 
 impl Publisher {
@@ -80,6 +83,7 @@ impl Publisher {
             access_log: AccessLog::start(&config.web.access_log, config.node.name.as_str())?,
             traffic: Traffic::default(),
             drawn_key: Arc::new(AffinityKey::new(affinity)),
+            over: CancellationToken::new(),
         })
     }
 
@@ -153,9 +157,15 @@ impl Publisher {
         self.passages.sweep(now);
     }
 
-    /// Cuts the passages, at the end of the node.
-    pub fn end_passages(&self) {
+    /// Ends what might never end by itself, passages and WebSockets, at the end of the node.
+    pub fn end_all(&self) {
         self.passages.end_all();
+        self.over.cancel();
+    }
+
+    /// Whether any request, WebSocket or passage is with its target.
+    pub fn is_in_use(&self) -> bool {
+        self.pools.is_in_use()
     }
 
     /// The passages.

@@ -14,6 +14,7 @@ pub mod closing;
 pub mod h1;
 pub mod h2;
 pub mod timer;
+pub mod websocket;
 
 /// A piece of a body.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -181,7 +181,7 @@ impl Joined {
             is_whole: false,
         };
         let passed = tokio::select! {
-            passed = pass_counted(client, &mut io, idle, count) => passed,
+            passed = pass_counted(client, &mut io, idle, count, |_| {}) => passed,
             () = lease.cut().cancelled() => drained,
             () = passage.cut().cancelled() => drained,
         };

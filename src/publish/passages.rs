@@ -124,14 +124,6 @@ impl Passages {
         })
     }
 
-    /// Whether any connection is open.
-    pub fn is_in_use(&self) -> bool {
-        let entries = self.0.lock();
-        entries
-            .values()
-            .any(|entry| entry.counts.open.load(Ordering::Relaxed) > 0)
-    }
-
     /// How everything stands.
     pub fn view(&self) -> Vec<PassagesView> {
         let entries = self.0.lock();
@@ -246,10 +238,9 @@ mod tests {
         one.count(3, 4);
         other.count(10, 20);
         drop(one);
-        assert!(passages.is_in_use());
         let view = &passages.view()[0];
         assert_eq!((view.open, view.opened, view.received, view.sent), (1, 2, 13, 24));
         drop(other);
-        assert!(!passages.is_in_use());
+        assert_eq!(passages.view()[0].open, 0);
     }
 }

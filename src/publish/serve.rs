@@ -98,15 +98,16 @@ impl Departed {
             ..
         } = self;
         let cut = lease.cut().clone();
-        let reason = tokio::select! {
-            carried = upgraded.join(client, idle) => {
-                (record.received, record.sent) = (carried.received, carried.sent);
-                carried.reason
+        let over = async {
+            tokio::select! {
+                () = cut.cancelled() => {}
+                () = publisher.over.cancelled() => {}
             }
-            () = cut.cancelled() => CloseReason::Drained,
         };
+        let carried = upgraded.join(client, idle, over).await;
+        (record.received, record.sent) = (carried.received, carried.sent);
         publisher.note(&record, &requests);
-        reason
+        carried.reason
     }
 }
 

@@ -7,11 +7,9 @@
 //!
 //! A connection lives as long as its route, however idle it is.
 
-mod frames;
 mod handshake;
 
 use std::future::poll_fn;
-use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +24,6 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::timeout;
 
-use self::frames::Frames;
 use super::flow::{Candidate, Flows};
 use super::relay::Relay;
 use crate::config::Agent;
@@ -34,6 +31,7 @@ use crate::fault::CloseReason;
 use crate::grant::{Granted, Route};
 use crate::listen::{Facts, Prefixed};
 use crate::upstream::{Agents, DialFault, Upstream};
+use crate::wire::websocket::{self, Frames};
 
 /// An agent that has agreed, waiting for its client.
 #[derive(Debug)]
@@ -131,7 +129,7 @@ impl Joined {
             .await;
         if ends_the_session(reason) && frames.can_close() {
             // A client that does not even take this is cut.
-            let _ = timeout(GOODBYE, goodbye(io, reason)).await;
+            let _ = timeout(GOODBYE, websocket::goodbye(io, reason.words())).await;
         }
         reason
     }
@@ -143,12 +141,6 @@ fn ends_the_session(reason: CloseReason) -> bool {
         reason,
         CloseReason::Completed | CloseReason::ClientClosed | CloseReason::UpstreamClosed
     )
-}
-
-/// The last frame: "going away", and why.
-async fn goodbye<IO: AsyncWrite + Unpin>(io: &mut IO, reason: CloseReason) -> io::Result<()> {
-    io.write_all(&frames::close(frames::GOING_AWAY, reason.words())).await?;
-    io.flush().await
 }
 
 /// What an agent answered.

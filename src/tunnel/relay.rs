@@ -103,25 +103,6 @@ where
     poll_fn(|cx| joined.poll(cx)).await
 }
 
-/// As [`pass`], and ends when nothing has passed for as long as `idle`; with the bytes that went to `upstream` and those that
-/// went to `client`.
-///
-/// # Cancel safety
-/// As [`Relay::run`].
-pub async fn pass_within<C, U>(client: &mut C, upstream: &mut U, idle: Duration) -> (CloseReason, u64, u64)
-where
-    C: AsyncRead + AsyncWrite + Unpin,
-    U: AsyncRead + AsyncWrite + Unpin,
-{
-    let (mut up, mut down) = (0, 0);
-    let count = |more_up, more_down| {
-        up += more_up;
-        down += more_down;
-    };
-    let passed = pass_counted(client, upstream, idle, count).await;
-    (passed.reason, up, down)
-}
-
 /// How bytes that were passed came to their end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passed {
@@ -131,7 +112,8 @@ pub struct Passed {
     pub is_whole: bool,
 }
 
-/// As [`pass_within`]; `count` is told the bytes that went to `upstream` and those that went to `client`, as they do.
+/// As [`pass`], and ends when nothing has passed for as long as `idle`. `count` is told the bytes that went to `upstream` and
+/// those that went to `client`, as they do; `watch` sees the latter as in [`Relay::run_watched`].
 ///
 /// # Cancel safety
 /// As [`Relay::run`].
@@ -140,6 +122,7 @@ pub async fn pass_counted<C, U>(
     upstream: &mut U,
     idle: Duration,
     mut count: impl FnMut(u64, u64),
+    watch: impl FnMut(&[u8]),
 ) -> Passed
 where
     C: AsyncRead + AsyncWrite + Unpin,
@@ -148,7 +131,7 @@ where
     let mut joined = Joined {
         client,
         upstream,
-        watch: |_: &[u8]| {},
+        watch,
         up: Lane::default(),
         down: Lane::default(),
     };

@@ -340,6 +340,12 @@ impl Pool {
         leaving.map(|leaving| leaving.at).min()
     }
 
+    /// Whether any target has a request.
+    pub(super) fn is_in_use(&self) -> bool {
+        let core = self.core.lock();
+        core.entries.iter().any(|entry| entry.member.in_flight() > 0)
+    }
+
     /// What probes look at for this pool: of all targets, those that are being drained too.
     pub(super) fn checks(&self) -> Vec<Arc<Check>> {
         let core = self.core.lock();

@@ -199,6 +199,13 @@ impl Pools {
         of_name.iter().find(|pool| pool.backend() == backend).cloned()
     }
 
+    /// Whether any target has a request, also those that are being drained.
+    pub fn is_in_use(&self) -> bool {
+        let inner = self.shared.inner.lock();
+        let used = inner.pools.values().map(|used| &used.pool);
+        used.chain(&inner.leaving).any(|pool| pool.is_in_use())
+    }
+
     /// How many targets each pool has of each kind at `now`, by name and backend.
     pub fn census(&self, now: Instant) -> Vec<Census> {
         let mut pools: Vec<_> = {

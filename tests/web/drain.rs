@@ -1,6 +1,6 @@
 //! The end of a node: what is idle goes at once, what runs is finished, and nothing is left.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
@@ -79,7 +79,36 @@ fn targets_see_at_once_that_nobody_will_ask_them_again() {
 }
 
 #[test]
-fn what_does_not_end_is_cut_when_the_time_is_over() {
+fn a_download_has_the_grace_period_and_holds_nobody_up_after_it() {
+    let (go, wait) = sync_channel::<()>(1);
+    let wait = parking_lot::Mutex::new(wait);
+    let origin = Origin::new(move |exchange| {
+        if exchange.target() == "/long" {
+            exchange.send("HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nhalf");
+            wait.lock().recv_timeout(PATIENCE).unwrap();
+            exchange.send("over");
+        } else {
+            exchange.reply("done");
+        }
+    });
+    let mut gateway = Shop::of(&origin)
+        .setup(|setup| setup.node("grace_period = \"1 min\"\n"))
+        .start();
+    let mut long = raw::tls(&gateway);
+    long.write_all(&Ask::get("shop.test", "/long").bytes()).unwrap();
+    origin.wait_for(1);
+    gateway.signal("TERM");
+    // Longer than anything that only has to say goodbye may take.
+    std::thread::sleep(Duration::from_secs(5));
+    go.send(()).unwrap();
+    assert_eq!(read(&mut long).text(), "halfover");
+    let answered = portcullis::clock::now();
+    assert!(gateway.wait().success());
+    assert!(answered.elapsed() < Duration::from_secs(10), "{:?}", answered.elapsed());
+}
+
+#[test]
+fn a_websocket_is_told_when_the_time_is_over() {
     let origin = Origin::new(|exchange| {
         exchange.send("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n");
         while let Some(bytes) = exchange.read() {
@@ -99,7 +128,13 @@ fn what_does_not_end_is_cut_when_the_time_is_over() {
     assert_eq!(read(&mut socket).status, 101);
     let begun = portcullis::clock::now();
     gateway.signal("TERM");
-    assert!(raw::is_closed(&mut socket));
+    let mut last = [0; 4];
+    socket.read_exact(&mut last).unwrap();
+    assert_eq!((last[0], u16::from_be_bytes([last[2], last[3]])), (0x88, 1001));
     assert!(begun.elapsed() >= Duration::from_millis(1500), "{:?}", begun.elapsed());
+    let mut words = vec![0; usize::from(last[1]) - 2];
+    socket.read_exact(&mut words).unwrap();
+    assert_eq!(words, b"node shuts down");
+    assert!(raw::is_closed(&mut socket));
     assert!(gateway.wait().success());
 }

@@ -264,7 +264,7 @@ impl Node {
             } else {
                 // It, or one after it, may end sessions and cannot say so.
                 tracing::error!("the process that took over cannot be heard: ending every session here");
-                gateway.end_all(CloseReason::Drained);
+                gateway.end_sessions(CloseReason::Drained);
             }
         });
     }

@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::future::pending;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -702,7 +703,7 @@ async fn after_101_bytes_pass_both_ways_until_both_have_ended() {
             assert_eq!(&all, b"earlypong");
             far.shutdown().await.unwrap();
         };
-        tokio::join!(upgraded.join(&mut near, LIMITS.idle), user).0
+        tokio::join!(upgraded.join(&mut near, LIMITS.idle, pending()), user).0
     };
     let ((), carried) = tokio::join!(target, client);
     assert_eq!((carried.received, carried.sent), (4, 9));
@@ -720,10 +721,62 @@ async fn a_websocket_on_which_nothing_passes_is_closed() {
     };
     let client = async {
         let (mut near, _far) = tokio::io::duplex(1024);
-        rig.upgraded().await.join(&mut near, LIMITS.idle).await
+        rig.upgraded().await.join(&mut near, LIMITS.idle, pending()).await
     };
     let ((), carried) = tokio::join!(target, client);
     assert_eq!(carried.reason, crate::fault::CloseReason::Idle);
+}
+
+/// What a client of a WebSocket reads to its end when it is over after the target has sent `sent` and sends `late` soon.
+async fn read_when_over(sent: &'static [u8], late: &'static [u8]) -> Vec<u8> {
+    let rig = Rig::start().await;
+    let target = async {
+        let mut socket = rig.accepted().await;
+        read_head(&mut socket).await;
+        let answer = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n";
+        socket.write_all(answer).await.unwrap();
+        socket.write_all(sent).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        socket.write_all(late).await.unwrap();
+        // It ends with the gateway's side.
+        let _ = socket.read(&mut [0; 16]).await;
+    };
+    let client = async {
+        let (mut near, mut far) = tokio::io::duplex(1024);
+        let over = tokio::time::sleep(Duration::from_millis(100));
+        let carried = rig.upgraded().await.join(&mut near, LIMITS.idle, over).await;
+        assert_eq!(carried.reason, crate::fault::CloseReason::Drained);
+        drop(near);
+        let mut read = Vec::new();
+        far.read_to_end(&mut read).await.unwrap();
+        read
+    };
+    tokio::join!(target, client).1
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_websocket_that_is_over_is_closed_in_words_between_two_frames() {
+    const GOODBYE: &[u8] = b"\x88\x11\x03\xe9node shuts down";
+    assert_eq!(
+        read_when_over(b"\x81\x02hi", b"").await,
+        [b"\x81\x02hi", GOODBYE].concat()
+    );
+    assert_eq!(
+        read_when_over(b"\x81\x02h", b"i\x81\x02ho").await[..4],
+        *b"\x81\x02hi",
+        "what has begun goes to its end"
+    );
+    assert_eq!(
+        read_when_over(b"\x81\x02h", b"").await,
+        b"\x81\x02h",
+        "but not for ever"
+    );
+    let closed = b"\x88\x02\x03\xe8";
+    assert_eq!(
+        read_when_over(closed, b"").await,
+        closed,
+        "nothing follows the target's own"
+    );
 }
 
 #[tokio::test]

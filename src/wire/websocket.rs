@@ -1,8 +1,13 @@
-//! Where the agent's frames begin and end (RFC 6455 section 5.2): enough to know when a frame of ours may follow.
+//! Where a server's frames begin and end (RFC 6455 section 5.2): enough to know when a frame of ours may follow, so that a
+//! WebSocket that the node ends is closed in words.
+
+use std::io;
+
+use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 
 /// The bounds of a stream of frames. Pure; a stream that is not one of frames yields wrong bounds and nothing worse.
 #[derive(Debug, Default)]
-pub(super) struct Frames {
+pub struct Frames {
     /// Bytes of the payload that are still to come.
     left: u64,
     /// A header that has begun.
@@ -13,7 +18,7 @@ pub(super) struct Frames {
 
 impl Frames {
     /// Takes note of bytes that pass.
-    pub(super) fn pass(&mut self, mut bytes: &[u8]) {
+    pub fn pass(&mut self, mut bytes: &[u8]) {
         loop {
             let payload = usize::try_from(self.left).unwrap_or(usize::MAX).min(bytes.len());
             self.left -= payload as u64;
@@ -46,13 +51,22 @@ impl Frames {
     }
 
     /// Whether a closing frame can follow what has passed: between two frames, and none before it.
-    pub(super) fn can_close(&self) -> bool {
+    pub fn can_close(&self) -> bool {
         self.left == 0 && self.length == 0 && !self.closed
     }
 }
 
+/// Tells the client of a WebSocket that its server goes away (RFC 6455 section 7.4.1), and in which `words`.
+///
+/// # Errors
+/// The client is gone. One that takes nothing is waited for.
+pub async fn goodbye<C: AsyncWrite + Unpin>(client: &mut C, words: &str) -> io::Result<()> {
+    client.write_all(&close(GOING_AWAY, words)).await?;
+    client.flush().await
+}
+
 /// A closing frame of a server. The words are cut to what it can hold.
-pub(super) fn close(code: u16, words: &str) -> Vec<u8> {
+fn close(code: u16, words: &str) -> Vec<u8> {
     let room = words.len().min(CONTROL_MAX - 2);
     let words = (0..=room).rev().find_map(|end| words.get(..end)).unwrap_or_default();
     let mut frame = vec![FIN | CLOSE, 2 + words.len() as u8];
@@ -84,8 +98,8 @@ fn payload_length(header: &[u8]) -> u64 {
     }
 }
 
-/// The node, or the session, goes away (RFC 6455 section 7.4.1).
-pub(super) const GOING_AWAY: u16 = 1001;
+/// The server goes away (RFC 6455 section 7.4.1).
+const GOING_AWAY: u16 = 1001;
 
 const HEADER_MAX: usize = 14;
 const CONTROL_MAX: usize = 125;
