@@ -48,6 +48,8 @@ pub enum WebFault {
     NoHealthyTarget,
     /// Every target has as many requests as it may have.
     Saturated,
+    /// A WebSocket was asked for, and the node drains.
+    Draining,
     /// No connection to the target came about.
     ConnectFailed,
     /// The target and this node do not agree on TLS, or it does not prove to be what the configuration says.
@@ -66,7 +68,7 @@ pub enum WebFault {
 
 impl WebFault {
     /// Every fault.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::InvalidRequest,
         Self::InvalidVersion,
         Self::InvalidMethod,
@@ -86,6 +88,7 @@ impl WebFault {
         Self::NoTarget,
         Self::NoHealthyTarget,
         Self::Saturated,
+        Self::Draining,
         Self::ConnectFailed,
         Self::UpstreamTls,
         Self::UpstreamClosed,
@@ -117,6 +120,7 @@ impl WebFault {
             Self::NoTarget => "no_target",
             Self::NoHealthyTarget => "no_healthy_target",
             Self::Saturated => "saturated",
+            Self::Draining => "draining",
             Self::ConnectFailed => "connect_failed",
             Self::UpstreamTls => "upstream_tls",
             Self::UpstreamClosed => "upstream_closed",
@@ -150,7 +154,7 @@ impl WebFault {
             | Self::UpstreamTls
             | Self::UpstreamClosed
             | Self::UpstreamInvalid => StatusCode::BAD_GATEWAY,
-            Self::Saturated | Self::AuthenticationUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Saturated | Self::Draining | Self::AuthenticationUnavailable => StatusCode::SERVICE_UNAVAILABLE,
             Self::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
             Self::RewriteLoop | Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }
@@ -178,6 +182,7 @@ impl WebFault {
             Self::NoTarget => "the pool is empty",
             Self::NoHealthyTarget => "no target is healthy",
             Self::Saturated => "every target is busy",
+            Self::Draining => "this node shuts down",
             Self::ConnectFailed => "the target cannot be reached",
             Self::UpstreamTls => "the target's TLS is not as expected",
             Self::UpstreamClosed => "the target closed before it had answered",
@@ -206,7 +211,8 @@ impl WebFault {
             | Self::AddressDenied
             | Self::RateLimited
             | Self::Unauthenticated
-            | Self::Saturated => Source::Policy,
+            | Self::Saturated
+            | Self::Draining => Source::Policy,
             Self::AuthenticationUnavailable
             | Self::NoTarget
             | Self::NoHealthyTarget

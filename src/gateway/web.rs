@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::DATE;
+use http::header::{DATE, UPGRADE};
 use http::{HeaderValue, Method, Request};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio_util::sync::CancellationToken;
@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::conversation::Conversation;
 use super::departure::Destination;
 use super::http1::{self, Next, Respond};
+use super::lifecycle::State;
 use super::{Gateway, Plan, answer};
 use crate::fault::{CloseReason, WebFault};
 use crate::inspect::guard::misdirected;
@@ -76,7 +77,7 @@ impl Gateway {
         };
         let (publisher, web) = (&self.publisher, &plan.web);
         let ended = match publication {
-            Publication::Site(site, host) => match Self::is_here(plan, &host, conversation) {
+            Publication::Site(site, host) => match self.takes(plan, &host, &request, conversation) {
                 Ok(()) => publisher.serve(web, (site, &host), request, body, sink, arrival).await,
                 Err(fault) => Box::pin(publisher.refuse(web, fault, &request, sink, arrival)).await,
             },
@@ -130,8 +131,22 @@ impl Gateway {
         conversation.log(conversation.end().unwrap_or(ended));
     }
 
-    /// Whether the client was shown a certificate under which the host may be asked for.
-    fn is_here(plan: &Plan, host: &Authority, conversation: &Conversation) -> Result<(), WebFault> {
+    /// Whether the client was shown a certificate under which the host may be asked for, and does not ask a node that drains
+    /// for what has no end.
+    fn takes(
+        &self,
+        plan: &Plan,
+        host: &Authority,
+        request: &Request<()>,
+        conversation: &Conversation,
+    ) -> Result<(), WebFault> {
+        let wants_a_websocket = || {
+            let upgrade = request.headers().get(UPGRADE);
+            upgrade.is_some_and(|upgrade| upgrade.as_bytes().eq_ignore_ascii_case(b"websocket"))
+        };
+        if self.lifecycle.state() == State::Draining && wants_a_websocket() {
+            return Err(WebFault::Draining);
+        }
         let sni = conversation.tls.as_ref().and_then(|tls| tls.sni.as_deref());
         let listener = plan.config.listeners.get(&*conversation.facts.listener);
         let door = listener.and_then(|listener| plan.doors.get(listener.bind.first()?));

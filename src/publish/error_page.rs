@@ -144,7 +144,7 @@ fn remedy(fault: WebFault) -> &'static str {
         WebFault::NoRule => "Check the name in the address.",
         WebFault::Misdirected => "Reload the page.",
         WebFault::AddressDenied | WebFault::Unauthenticated => "Ask whoever runs the application for access.",
-        WebFault::RateLimited | WebFault::Saturated => "Wait a moment, and try again.",
+        WebFault::RateLimited | WebFault::Saturated | WebFault::Draining => "Wait a moment, and try again.",
         WebFault::AuthenticationUnavailable
         | WebFault::NoTarget
         | WebFault::NoHealthyTarget

@@ -98,6 +98,15 @@ fn a_download_has_the_grace_period_and_holds_nobody_up_after_it() {
     long.write_all(&Ask::get("shop.test", "/long").bytes()).unwrap();
     origin.wait_for(1);
     gateway.signal("TERM");
+    patiently("it drains", || {
+        let mut probe = raw::tls(&gateway);
+        probe.write_all(&Ask::get("localhost", "/favicon.ico").bytes()).unwrap();
+        read(&mut probe).status == 503
+    });
+    let mut late = raw::tls(&gateway);
+    late.write_all(WEBSOCKET).unwrap();
+    let refused = read(&mut late);
+    assert_eq!(refused.status, 503);
     // Longer than anything that only has to say goodbye may take.
     std::thread::sleep(Duration::from_secs(5));
     go.send(()).unwrap();
@@ -119,12 +128,7 @@ fn a_websocket_is_told_when_the_time_is_over() {
         .setup(|setup| setup.node("grace_period = \"2 s\"\n"))
         .start();
     let mut socket = raw::tls(&gateway);
-    socket
-        .write_all(
-            b"GET / HTTP/1.1\r\nHost: shop.test\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
-              Sec-WebSocket-Key: x3JJHMbDL1EzLkh9GBhXDw==\r\n\r\n",
-        )
-        .unwrap();
+    socket.write_all(WEBSOCKET).unwrap();
     assert_eq!(read(&mut socket).status, 101);
     let begun = portcullis::clock::now();
     gateway.signal("TERM");
@@ -138,3 +142,6 @@ fn a_websocket_is_told_when_the_time_is_over() {
     assert!(raw::is_closed(&mut socket));
     assert!(gateway.wait().success());
 }
+
+const WEBSOCKET: &[u8] = b"GET / HTTP/1.1\r\nHost: shop.test\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+                           Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: x3JJHMbDL1EzLkh9GBhXDw==\r\n\r\n";
