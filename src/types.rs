@@ -7,6 +7,7 @@ use std::str::FromStr;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 mod access;
+mod address;
 mod mark;
 mod octets;
 mod rewrite;
@@ -14,6 +15,7 @@ mod thumbprint;
 mod web;
 
 pub use access::{AccessField, InvalidAccessField};
+pub use address::{put_ip, put_socket};
 pub use mark::{InvalidMark, Mark, MarkAnswer};
 pub use octets::Octets32;
 pub use rewrite::{

@@ -4,7 +4,7 @@
 //! `Connection`; only then come the gateway's own fields, so that no client can take them away or set them.
 
 use std::cell::Cell;
-use std::fmt::{self, Write};
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -15,6 +15,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::config::web::{Forwarded, ForwardedMode, HeaderPolicy};
 use crate::grant::{Randomness as _, SystemRandomness};
+use crate::types::{put_ip, put_socket};
 
 /// What the gateway knows of a request and tells the target.
 #[derive(Clone, Copy, Debug)]
@@ -263,12 +264,12 @@ fn write_forwarded_for(room: &mut BytesMut, headers: &HeaderMap, asked: &Asked<'
         }
         ForwardedMode::Replace => asked.client,
     };
-    // The port of whom a peer asks for is not known. Writing into memory does not fail.
-    let _written = if forwarded.port && last == asked.peer.ip() {
-        write!(room, "{}", SocketAddr::new(last, asked.peer.port()))
+    // The port of whom a peer asks for is not known.
+    if forwarded.port && last == asked.peer.ip() {
+        put_socket(room, SocketAddr::new(last, asked.peer.port()));
     } else {
-        write!(room, "{last}")
-    };
+        put_ip(room, last);
+    }
 }
 
 /// Does to a head what a rule says.
