@@ -327,7 +327,7 @@ impl<'a> One<'a> {
         if client != peer.ip() {
             record.client = SocketAddr::new(client, 0);
         }
-        self.grounds.guard.admit(client, &self.publisher.rates, clock::now())?;
+        self.grounds.guard.admit(client, &self.publisher.rates, record.since)?;
         if let (Some(most), Length::Exact(length)) = (self.site.rule.max_body, body.length())
             && length > most
         {
@@ -556,7 +556,7 @@ impl<'a> One<'a> {
             served.status = Some(status.as_u16());
             served.latency = Some(answer.first_byte);
         }
-        lease.report(Outcome::Answered(status), clock::now());
+        lease.report(Outcome::Answered(status), answer.since());
         let cookies = affinity.filter(|_| stays.as_ref() != Some(lease.target()));
         self.answer(answer, directed, prepared, (&lease, cookies), record)
             .relay(sink, lease)
