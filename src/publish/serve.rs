@@ -490,8 +490,10 @@ impl<'a> One<'a> {
         } else if prepared.hop.trailers {
             request.headers_mut().insert(TE, HeaderValue::from_static("trailers"));
         }
-        let roster = pool.roster();
-        let affinity = roster.derived::<Affinity<TargetId>>();
+        let roster = settings.affinity.is_some().then(|| pool.roster());
+        let affinity = roster
+            .as_ref()
+            .and_then(|roster| roster.derived::<Affinity<TargetId>>());
         let stays = affinity.and_then(|affinity| affinity.target(request.headers()).cloned());
         let mut lent = self.arrival.timers.lend();
         let (mut tried, mut failed): (Vec<TargetId>, Option<WebFault>) = (Vec::new(), None);

@@ -191,7 +191,7 @@ fn whoever_tells_never_waits_and_what_is_too_much_is_counted() {
         shared.lay(number, &line);
     }
     assert_eq!(shared.dropped.load(Ordering::Relaxed), 5);
-    let held: usize = shared.baskets.iter().map(|basket| basket.lock().len()).sum();
+    let held: usize = shared.baskets.iter().map(|basket| basket.0.lock().len()).sum();
     assert_eq!(held, MOST_WAITING);
 }
 

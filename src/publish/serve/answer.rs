@@ -99,7 +99,7 @@ impl<B: Source> Prompt<'_, B> {
             fields.insert(UPGRADE, HeaderValue::from_static("websocket"));
             return Ok(Came::Upgraded(Box::new((self.head, upgraded, self.idle, lease))));
         }
-        let cut = lease.cut().clone();
+        let cut = lease.cut();
         if self.compresses {
             let mut packed = Compressed::new(sink);
             let mut relayed = tokio::select! {
