@@ -135,11 +135,19 @@ fn string(out: &mut Vec<u8>, bytes: &[u8]) -> bool {
 
 /// Whether it can stand in a string as it is, as nearly all does.
 fn is_plain(bytes: &[u8]) -> bool {
-    // Without a way out of the loop, the compiler looks at many bytes at once.
-    bytes.iter().fold(true, |is_plain, byte| {
-        is_plain & (0x20..0x7f).contains(byte) & (*byte != b'"') & (*byte != b'\\')
-    })
+    bytes.iter().all(|byte| PLAIN[usize::from(*byte)])
 }
+
+/// Every byte of every string is looked up here.
+static PLAIN: [bool; 256] = {
+    let mut plain = [false; 256];
+    let mut byte = b' ';
+    while byte < 0x7f {
+        plain[byte as usize] = byte != b'"' && byte != b'\\';
+        byte += 1;
+    }
+    plain
+};
 
 fn escaped(out: &mut Vec<u8>, mut bytes: &[u8]) {
     let needs = |byte: &u8| matches!(byte, 0..=0x1f | b'"' | b'\\' | 0x7f);
