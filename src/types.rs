@@ -7,6 +7,7 @@ use std::str::FromStr;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 mod access;
+mod address;
 mod mark;
 mod octets;
 mod rewrite;
@@ -14,6 +15,7 @@ mod thumbprint;
 mod web;
 
 pub use access::{AccessField, InvalidAccessField};
+pub use address::{put_ip, put_socket};
 pub use mark::{InvalidMark, Mark, MarkAnswer};
 pub use octets::Octets32;
 pub use rewrite::{
@@ -308,9 +310,13 @@ impl FromStr for Authority {
 /// A host name or IPv4 literal in its one spelling.
 fn host_name(text: &str) -> Option<String> {
     let name = text.strip_suffix('.').unwrap_or(text);
-    let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
-    let holds =
-        (1..=253).contains(&name.len()) && name.bytes().all(allowed) && name.split('.').all(|label| !label.is_empty());
+    let mut before = b'.';
+    let mut stands = |byte: u8| {
+        // No label is empty.
+        let after_dot = std::mem::replace(&mut before, byte) == b'.';
+        byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_') || (byte == b'.' && !after_dot)
+    };
+    let holds = name.len() <= 253 && name.bytes().all(&mut stands) && before != b'.';
     holds.then(|| name.to_ascii_lowercase())
 }
 

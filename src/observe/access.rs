@@ -132,7 +132,7 @@ struct Form {
 /// What the log and its thread have in common.
 #[derive(Debug)]
 struct Shared {
-    baskets: [Mutex<Vec<u8>>; BASKETS],
+    baskets: [Basket; BASKETS],
     /// Bytes in all baskets, and in the thread's hands.
     waiting: AtomicUsize,
     /// Lines that nobody will read.
@@ -141,6 +141,11 @@ struct Shared {
     next: Mutex<Option<Output>>,
     bell: Bell,
 }
+
+/// Lines that wait. Apart from its neighbours in memory: each is another worker's.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Basket(Mutex<Vec<u8>>);
 
 #[derive(Debug)]
 enum Output {
@@ -291,7 +296,7 @@ impl Shared {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        self.baskets[basket % BASKETS].lock().extend_from_slice(line);
+        self.baskets[basket % BASKETS].0.lock().extend_from_slice(line);
         self.bell.ring();
     }
 
@@ -304,7 +309,7 @@ impl Shared {
                 output = next;
             }
             for basket in &self.baskets {
-                std::mem::swap(&mut *basket.lock(), &mut hands);
+                std::mem::swap(&mut *basket.0.lock(), &mut hands);
                 self.empty(&mut hands, &mut output);
             }
             if let Some(dropped) = told.more(self.dropped.load(Ordering::Relaxed), clock::now()) {
@@ -332,7 +337,8 @@ impl Shared {
 impl Bell {
     /// Costs a system call only if the thread sleeps and nobody has rung yet.
     fn ring(&self) {
-        if !self.has_rung.swap(true, Ordering::AcqRel) {
+        // Looked at first: whoever writes takes the place in memory away from the others.
+        if !self.has_rung.load(Ordering::Relaxed) && !self.has_rung.swap(true, Ordering::AcqRel) {
             self.state.lock().rung = true;
             self.changed.notify_all();
         }

@@ -72,7 +72,7 @@ pub async fn ask<'a, B: Source, A: Sink>(
     limits: Limits,
     timer: &'a mut Timer,
 ) -> Result<Answer<'a, B>, Unforwarded> {
-    let started = clock::now();
+    let started = leased.since();
     let is_repeatable = leased.is_reused() && is_idempotent(request.method());
     let upload = Upload::new(request, body, limits.max_body, started);
     let Some(exchange) = leased.ask(request, upload.length()) else {
@@ -83,6 +83,7 @@ pub async fn ask<'a, B: Source, A: Sink>(
         upload,
         limits,
         timer,
+        heard: started,
     };
     pass.begin();
     let mut interims = 0;
@@ -111,9 +112,10 @@ pub async fn ask<'a, B: Source, A: Sink>(
             Event::Fault(fault) => return Err(pass.upload.unforwarded(fault, false)),
         }
     };
+    pass.heard = clock::now();
     Ok(Answer {
         head: head.response,
-        first_byte: clock::now().saturating_duration_since(started),
+        first_byte: pass.heard.saturating_duration_since(started),
         length: head.length,
         pass,
     })
@@ -142,6 +144,11 @@ pub struct Relayed {
 }
 
 impl<B: Source> Answer<'_, B> {
+    /// When the head was there.
+    pub fn since(&self) -> Instant {
+        self.pass.heard
+    }
+
     /// Whether the target leaves HTTP (`101`).
     pub fn is_upgrade(&self) -> bool {
         self.head.status() == StatusCode::SWITCHING_PROTOCOLS
@@ -226,6 +233,8 @@ struct Pass<'a, B> {
     upload: Upload<'a, B>,
     limits: Limits,
     timer: &'a mut Timer,
+    /// When something came from the target that was waited for.
+    heard: Instant,
 }
 
 enum Event {
@@ -378,7 +387,7 @@ impl<B: Source> Pass<'_, B> {
     /// Gives the connection back once both bodies have passed.
     fn let_go(&mut self) {
         if self.upload.is_done() {
-            self.exchange.release(clock::now());
+            self.exchange.release(self.heard);
         }
     }
 
@@ -410,7 +419,7 @@ impl<B: Source> Pass<'_, B> {
     /// Waits for the next frame.
     async fn frame<A: Sink>(&mut self, sink: &mut A) -> Result<Option<Frame>, WebFault> {
         let due = clock::now() + self.limits.idle;
-        poll_fn(|cx| {
+        let frame = poll_fn(|cx| {
             self.upload.poll(cx, &mut self.exchange);
             if let Poll::Ready(frame) = self.exchange.poll_frame(cx) {
                 return Poll::Ready(frame.transpose().map_err(fault_of_body));
@@ -425,7 +434,9 @@ impl<B: Source> Pass<'_, B> {
             let due = due.max(self.upload.last() + self.limits.idle);
             self.timer.poll(due, cx).map(|()| Err(WebFault::UpstreamTimeout))
         })
-        .await
+        .await;
+        self.heard = clock::now();
+        frame
     }
 
     /// Waits for the client to take something, while the request goes out.

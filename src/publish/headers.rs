@@ -4,17 +4,16 @@
 //! `Connection`; only then come the gateway's own fields, so that no client can take them away or set them.
 
 use std::cell::Cell;
-use std::fmt::{self, Write};
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use bytes::{BufMut, Bytes, BytesMut};
-use http::header::{
-    CONNECTION, CONTENT_LENGTH, COOKIE, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
-};
+use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, HOST, TE, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::config::web::{Forwarded, ForwardedMode, HeaderPolicy};
 use crate::grant::{Randomness as _, SystemRandomness};
+use crate::types::{put_ip, put_socket};
 
 /// What the gateway knows of a request and tells the target.
 #[derive(Clone, Copy, Debug)]
@@ -79,6 +78,10 @@ impl Hop {
     /// Takes out of a head what is of its connection (RFC 9110 section 7.6.1), and all that `Connection` names beside.
     pub fn take(headers: &mut HeaderMap) -> Self {
         let mut hop = Self::default();
+        // Most heads have none of them: a look at the names that there are costs less than to ask for each that there may be.
+        if !headers.keys().any(is_of_connection) {
+            return hop;
+        }
         let mut is_upgrade = false;
         let mut options = headers.get_all(CONNECTION).iter().cloned();
         if let Some(first) = options.next() {
@@ -95,16 +98,8 @@ impl Hop {
             hop.websocket = has_token(headers, &UPGRADE, "websocket");
         }
         hop.trailers = has_token(headers, &TE, "trailers");
-        for name in [UPGRADE, TE, TRANSFER_ENCODING, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION] {
-            headers.remove(name);
-        }
-        for name in [
-            &KEEP_ALIVE,
-            &PROXY,
-            &PROXY_CONNECTION,
-            &PROXY_AUTHENTICATION_INFO,
-            &HTTP2_SETTINGS,
-        ] {
+        let names: Vec<_> = headers.keys().filter(|name| is_of_connection(name)).cloned().collect();
+        for name in &names {
             headers.remove(name);
         }
         hop
@@ -121,6 +116,25 @@ impl Hop {
             headers.insert(TE, HeaderValue::from_static("trailers"));
         }
     }
+}
+
+/// Whether a field is of the connection that brings it. `Proxy` never is a field of HTTP: programs that put fields into
+/// their environment take it for their own proxy.
+fn is_of_connection(name: &HeaderName) -> bool {
+    matches!(
+        name.as_str(),
+        "connection"
+            | "http2-settings"
+            | "keep-alive"
+            | "proxy"
+            | "proxy-authenticate"
+            | "proxy-authentication-info"
+            | "proxy-authorization"
+            | "proxy-connection"
+            | "te"
+            | "transfer-encoding"
+            | "upgrade"
+    )
 }
 
 /// Whether an option of `Connection` takes no field with it: those that [`Hop::take`] looks at itself, and those without
@@ -216,10 +230,11 @@ fn put_origin(headers: &mut HeaderMap, asked: &Asked<'_>, forwarded: &Forwarded)
     room.put_slice(&asked.trace.digits());
     let trace = room.freeze();
 
-    if headers.get(HOST).is_none_or(|given| given.as_bytes() != host) || headers.get_all(HOST).iter().count() > 1 {
+    let mut given = headers.get_all(HOST).iter();
+    if given.next().is_none_or(|given| given.as_bytes() != host) || given.next().is_some() {
         set(headers, &HOST, host.clone());
     }
-    set(headers, &X_FORWARDED_FOR, forwarded_for);
+    set(headers, &X_FORWARDED_FOR, forwarded_for.clone());
     set(headers, &X_ORIGINAL_HOST, host);
     set(headers, &X_ORIGINAL_URL, url);
     set(headers, &X_APPGW_TRACE_ID, trace);
@@ -231,8 +246,7 @@ fn put_origin(headers: &mut HeaderMap, asked: &Asked<'_>, forwarded: &Forwarded)
     headers.insert(&X_FORWARDED_PORT, port);
     let scheme = if asked.https { "https" } else { "http" };
     headers.insert(&X_FORWARDED_PROTO, HeaderValue::from_static(scheme));
-    let sent = headers.get(&X_FORWARDED_FOR).cloned();
-    sent.unwrap_or_else(|| HeaderValue::from_static(""))
+    HeaderValue::from_maybe_shared(forwarded_for).unwrap_or_else(|_| HeaderValue::from_static(""))
 }
 
 /// Sets a field, or takes it away if the value cannot be one.
@@ -263,12 +277,12 @@ fn write_forwarded_for(room: &mut BytesMut, headers: &HeaderMap, asked: &Asked<'
         }
         ForwardedMode::Replace => asked.client,
     };
-    // The port of whom a peer asks for is not known. Writing into memory does not fail.
-    let _written = if forwarded.port && last == asked.peer.ip() {
-        write!(room, "{}", SocketAddr::new(last, asked.peer.port()))
+    // The port of whom a peer asks for is not known.
+    if forwarded.port && last == asked.peer.ip() {
+        put_socket(room, SocketAddr::new(last, asked.peer.port()));
     } else {
-        write!(room, "{last}")
-    };
+        put_ip(room, last);
+    }
 }
 
 /// Does to a head what a rule says.
@@ -388,13 +402,6 @@ static OWN: [&HeaderName; 6] = [
     &X_ORIGINAL_URL,
     &X_APPGW_TRACE_ID,
 ];
-
-static KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
-/// Never a field of HTTP; programs that put fields into their environment take it for their own proxy.
-static PROXY: HeaderName = HeaderName::from_static("proxy");
-static PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
-static PROXY_AUTHENTICATION_INFO: HeaderName = HeaderName::from_static("proxy-authentication-info");
-static HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
 #[cfg(test)]
 mod tests {

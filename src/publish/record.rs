@@ -24,7 +24,7 @@ use crate::secure::TlsFacts;
 #[derive(Debug)]
 pub struct Record {
     begun: Timestamp,
-    since: Instant,
+    pub(super) since: Instant,
     pub(super) trace: TraceId,
     listener: Arc<str>,
     pub(super) client: SocketAddr,

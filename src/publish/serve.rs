@@ -328,7 +328,7 @@ impl<'a> One<'a> {
         if client != peer.ip() {
             record.client = SocketAddr::new(client, 0);
         }
-        self.grounds.guard.admit(client, &self.publisher.rates, clock::now())?;
+        self.grounds.guard.admit(client, &self.publisher.rates, record.since)?;
         if let (Some(most), Length::Exact(length)) = (self.site.rule.max_body, body.length())
             && length > most
         {
@@ -491,8 +491,10 @@ impl<'a> One<'a> {
         } else if prepared.hop.trailers {
             request.headers_mut().insert(TE, HeaderValue::from_static("trailers"));
         }
-        let roster = pool.roster();
-        let affinity = roster.derived::<Affinity<TargetId>>();
+        let roster = settings.affinity.is_some().then(|| pool.roster());
+        let affinity = roster
+            .as_ref()
+            .and_then(|roster| roster.derived::<Affinity<TargetId>>());
         let stays = affinity.and_then(|affinity| affinity.target(request.headers()).cloned());
         let mut lent = self.arrival.timers.lend();
         let (mut tried, mut failed): (Vec<TargetId>, Option<WebFault>) = (Vec::new(), None);
@@ -558,7 +560,7 @@ impl<'a> One<'a> {
             served.status = Some(status.as_u16());
             served.latency = Some(answer.first_byte);
         }
-        lease.report(Outcome::Answered(status), clock::now());
+        lease.report(Outcome::Answered(status), answer.since());
         let cookies = affinity.filter(|_| stays.as_ref() != Some(lease.target()));
         self.answer(answer, directed, prepared, (&lease, cookies), record)
             .relay(sink, lease)

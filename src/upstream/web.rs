@@ -193,32 +193,32 @@ impl Way {
         &self.budget
     }
 
-    /// A connection to a target: one that waits, or a new one.
+    /// A connection to a target, asked for at `now`: one that waits, or a new one.
     ///
     /// Cancel-safe: a connection that is not complete is given up, unless others wait for it.
     ///
     /// # Errors
     /// No connection came about. Nothing was sent, so that another target can be asked.
-    pub async fn lease(&self, address: SocketAddr, wanted: Wanted<'_>) -> Result<Leased, ConnectFault> {
+    pub async fn lease(&self, address: SocketAddr, wanted: Wanted<'_>, now: Instant) -> Result<Leased, ConnectFault> {
         let name = self.connector.name(wanted.host);
         // What may have to connect is in a box of its own: a connection that waits is the rule, and has no room for it.
         if let Some(own) = wanted.own {
             return Box::pin(self.own(address, name, own)).await;
         }
         if self.settings.version == BackendVersion::Http2 {
-            let shared = Box::pin(self.share(address, name)).await?;
+            let shared = Box::pin(self.share(address, name, now)).await?;
             if !wanted.upgrade || self.takes_websockets(&shared).await? {
                 return Ok(shared);
             }
         }
         let lane = self.lanes.to(address);
-        let idle = lane.take(name, clock::now(), |idle| idle.io().is_quiet());
+        let idle = lane.take(name, now, |idle| idle.io().is_quiet());
         let reused = idle.is_some();
-        let (connection, name) = match idle {
-            Some(idle) => idle,
+        let (connection, name, since) = match idle {
+            Some((connection, name)) => (connection, name, now),
             None => {
                 let io = Box::pin(self.connector_of_http1.connect(address, name)).await?;
-                (h1::Connection::new(io), name.map(Arc::from))
+                (h1::Connection::new(io), name.map(Arc::from), clock::now())
             }
         };
         Ok(Leased {
@@ -229,6 +229,7 @@ impl Way {
             },
             address,
             reused,
+            since,
         })
     }
 
@@ -256,12 +257,13 @@ impl Way {
             },
             address,
             reused,
+            since: clock::now(),
         })
     }
 
-    async fn share(&self, address: SocketAddr, name: Option<&str>) -> Result<Leased, ConnectFault> {
+    async fn share(&self, address: SocketAddr, name: Option<&str>, now: Instant) -> Result<Leased, ConnectFault> {
         let lane = self.lanes.to(address);
-        let (slot, place) = lane.shared.slot(name, clock::now());
+        let (slot, place) = lane.shared.slot(name, now);
         let reused = slot.cell.initialized();
         let made = slot.cell.get_or_init(|| async {
             let io = self.connector.connect(address, name).await?;
@@ -277,6 +279,7 @@ impl Way {
             },
             address,
             reused,
+            since: clock::now(),
         })
     }
 

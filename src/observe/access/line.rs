@@ -2,15 +2,14 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::io::Write as _;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::LazyLock;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
 use super::{Line, Served};
-use crate::types::AccessField;
+use crate::types::{AccessField, put_ip, put_socket};
 
 /// Which fields a line has: a bit each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,11 +135,19 @@ fn string(out: &mut Vec<u8>, bytes: &[u8]) -> bool {
 
 /// Whether it can stand in a string as it is, as nearly all does.
 fn is_plain(bytes: &[u8]) -> bool {
-    // Without a way out of the loop, the compiler looks at many bytes at once.
-    bytes.iter().fold(true, |is_plain, byte| {
-        is_plain & (0x20..0x7f).contains(byte) & (*byte != b'"') & (*byte != b'\\')
-    })
+    bytes.iter().all(|byte| PLAIN[usize::from(*byte)])
 }
+
+/// Every byte of every string is looked up here.
+static PLAIN: [bool; 256] = {
+    let mut plain = [false; 256];
+    let mut byte = b' ';
+    while byte < 0x7f {
+        plain[byte as usize] = byte != b'"' && byte != b'\\';
+        byte += 1;
+    }
+    plain
+};
 
 fn escaped(out: &mut Vec<u8>, mut bytes: &[u8]) {
     let needs = |byte: &u8| matches!(byte, 0..=0x1f | b'"' | b'\\' | 0x7f);
@@ -196,39 +203,16 @@ fn boolean(out: &mut Vec<u8>, is: bool) -> bool {
 
 fn address(out: &mut Vec<u8>, address: IpAddr) -> bool {
     out.push(b'"');
-    put_address(out, address.to_canonical());
+    put_ip(out, address.to_canonical());
     out.push(b'"');
     true
 }
 
 fn routed(out: &mut Vec<u8>, served: &Served) -> bool {
-    match served.address {
-        SocketAddr::V4(address) => {
-            out.push(b'"');
-            put_address(out, (*address.ip()).into());
-            out.push(b':');
-            number(out, address.port().into());
-            out.push(b'"');
-            true
-        }
-        SocketAddr::V6(address) => write!(out, "\"{address}\"").is_ok(),
-    }
-}
-
-/// IPv4 without the machinery of formatting, which costs more than the rest of a line.
-fn put_address(out: &mut Vec<u8>, address: IpAddr) {
-    match address {
-        IpAddr::V4(address) => {
-            for (place, octet) in address.octets().into_iter().enumerate() {
-                if place > 0 {
-                    out.push(b'.');
-                }
-                number(out, octet.into());
-            }
-        }
-        // Writing to memory does not fail.
-        IpAddr::V6(address) => drop(write!(out, "{address}")),
-    }
+    out.push(b'"');
+    put_socket(out, served.address);
+    out.push(b'"');
+    true
 }
 
 /// `"2026-11-30T16:01:09.123Z"`. The part to the second is made once a second.

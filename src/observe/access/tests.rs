@@ -80,6 +80,21 @@ fn a_long_field_is_cut_between_letters() {
     assert!(agent.ends_with("ä…") && agent.len() < 4200, "{}", agent.len());
 }
 
+#[test]
+fn one_odd_byte_is_seen_wherever_it_stands() {
+    for (byte, place) in (0..=u8::MAX).flat_map(|byte| (0..17).map(move |place| (byte, place))) {
+        let mut agent = [b'a'; 17];
+        agent[place] = byte;
+        let mut line = whole();
+        line.user_agent = Some(&agent);
+        let rendered = rendered(&line, &[AccessField::UserAgent]);
+        let object: Value = serde_json::from_slice(&rendered).unwrap();
+        let expected = String::from_utf8_lossy(&agent);
+        assert_eq!(object["user_agent"].as_str(), Some(&*expected), "{byte} {place}");
+        assert!(!rendered.contains(&0x7f), "{place}");
+    }
+}
+
 proptest! {
     #[test]
     fn whatever_came_it_is_one_line_of_json(bytes in proptest::collection::vec(any::<u8>(), 0..200), path in ".*") {
@@ -191,7 +206,7 @@ fn whoever_tells_never_waits_and_what_is_too_much_is_counted() {
         shared.lay(number, &line);
     }
     assert_eq!(shared.dropped.load(Ordering::Relaxed), 5);
-    let held: usize = shared.baskets.iter().map(|basket| basket.lock().len()).sum();
+    let held: usize = shared.baskets.iter().map(|basket| basket.0.lock().len()).sum();
     assert_eq!(held, MOST_WAITING);
 }
 

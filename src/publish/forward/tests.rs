@@ -530,7 +530,11 @@ async fn an_answer_that_nobody_wants_frees_the_connection_if_it_is_small() {
             let _ = socket.write_all(answer.as_bytes()).await;
         };
         let client = async {
-            let leased = rig.way.lease(rig.address, Wanted::default()).await.unwrap();
+            let leased = rig
+                .way
+                .lease(rig.address, Wanted::default(), clock::now())
+                .await
+                .unwrap();
             let (mut timer, mut body, mut sink) = (Timer::default(), Body::none(), Client::default());
             let answer = ask(leased, &get("/"), &mut body, &mut sink, LIMITS, &mut timer).await;
             answer.unwrap().discard().await;
@@ -673,7 +677,11 @@ async fn a_gathered_request_is_sent_with_its_length() {
             .unwrap();
     };
     let client = async {
-        let leased = rig.way.lease(rig.address, Wanted::default()).await.unwrap();
+        let leased = rig
+            .way
+            .lease(rig.address, Wanted::default(), clock::now())
+            .await
+            .unwrap();
         let mut sink = Client::default();
         let answer = ask(leased, &post("/"), &mut gathered, &mut sink, LIMITS, &mut timer).await;
         assert_eq!(answer.unwrap().head.status(), 200);
@@ -948,7 +956,11 @@ impl Rig {
 
     async fn send(&self, request: &Request<()>, mut body: Body, sink: &mut Client, limits: Limits) -> Passed {
         let mut timer = Timer::default();
-        let leased = self.way.lease(self.address, Wanted::default()).await.unwrap();
+        let leased = self
+            .way
+            .lease(self.address, Wanted::default(), clock::now())
+            .await
+            .unwrap();
         match ask(leased, request, &mut body, sink, limits, &mut timer).await {
             Ok(mut answer) => {
                 let head = std::mem::replace(&mut answer.head, Response::new(()));
@@ -976,7 +988,11 @@ impl Rig {
             .header("host", "shop.test")
             .header("connection", "upgrade")
             .header("upgrade", "websocket");
-        let leased = self.way.lease(self.address, Wanted::default()).await.unwrap();
+        let leased = self
+            .way
+            .lease(self.address, Wanted::default(), clock::now())
+            .await
+            .unwrap();
         let (mut timer, mut body) = (Timer::default(), Body::none());
         let request = request.body(()).unwrap();
         let answer = ask(leased, &request, &mut body, &mut Client::default(), LIMITS, &mut timer).await;

@@ -6,7 +6,6 @@ use http::header::{ALT_SVC, CONNECTION, CONTENT_TYPE, UPGRADE};
 use http::{HeaderValue, Response, StatusCode};
 
 use super::{Came, Directed, One, Stopped};
-use crate::clock;
 use crate::fault::WebFault;
 use crate::publish::affinity::Affinity;
 use crate::publish::compress::{self, Compressed};
@@ -68,7 +67,7 @@ impl One<'_> {
         let compresses = self.site.rule.compress && compress::begin(status, fields, prepared.takes_gzip);
         record.status = status;
         record.content_type = fields.get(CONTENT_TYPE).cloned();
-        record.answered = Some(clock::now());
+        record.answered = Some(answer.since());
         Prompt {
             head,
             answer,
@@ -100,7 +99,7 @@ impl<B: Source> Prompt<'_, B> {
             fields.insert(UPGRADE, HeaderValue::from_static("websocket"));
             return Ok(Came::Upgraded(Box::new((self.head, upgraded, self.idle, lease))));
         }
-        let cut = lease.cut().clone();
+        let cut = lease.cut();
         if self.compresses {
             let mut packed = Compressed::new(sink);
             let mut relayed = tokio::select! {

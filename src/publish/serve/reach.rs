@@ -6,7 +6,6 @@ use http::header::HOST;
 use http::{HeaderMap, HeaderValue};
 
 use super::One;
-use crate::clock;
 use crate::fault::WebFault;
 use crate::publish::lane::Lane;
 use crate::publish::path::host_of;
@@ -49,7 +48,7 @@ impl One<'_> {
             upgrade,
             own: lane.way.settings().dedicated.then_some(self.arrival.own),
         };
-        let leased = lane.way.lease(lease.address(), wanted).await.map_err(|fault| {
+        let leased = lane.way.lease(lease.address(), wanted, now).await.map_err(|fault| {
             lane.exchanges.unreached();
             tracing::debug!(
                 pool = lane.forward.pool,
@@ -60,8 +59,7 @@ impl One<'_> {
             fault.web()
         })?;
         if !leased.is_reused() {
-            let taken = clock::now().saturating_duration_since(now);
-            lane.exchanges.connected(taken);
+            lane.exchanges.connected(leased.since().saturating_duration_since(now));
         }
         Ok(leased)
     }

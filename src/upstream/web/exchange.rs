@@ -25,6 +25,7 @@ pub struct Leased {
     pub(super) home: Home,
     pub(super) address: SocketAddr,
     pub(super) reused: bool,
+    pub(super) since: Instant,
 }
 
 #[derive(Debug)]
@@ -79,6 +80,11 @@ impl Leased {
     /// Whether other requests went over this connection before: the target may be closing it in this moment.
     pub fn is_reused(&self) -> bool {
         self.reused
+    }
+
+    /// When it was there: asked for, or complete if it is a new one.
+    pub fn since(&self) -> Instant {
+        self.since
     }
 
     /// This end's address, if it is known.

@@ -23,7 +23,7 @@ async fn a_connection_serves_one_exchange_after_another() {
     };
     let client = async {
         for expected in [false, true, true] {
-            let leased = way.lease(address, Wanted::default()).await.unwrap();
+            let leased = way.lease(address, Wanted::default(), clock::now()).await.unwrap();
             assert_eq!(leased.is_reused(), expected);
             fetched(leased).await;
         }
@@ -44,7 +44,7 @@ async fn one_that_the_target_closed_is_not_used_again() {
             socket
         };
         let client = async {
-            let leased = way.lease(address, Wanted::default()).await.unwrap();
+            let leased = way.lease(address, Wanted::default(), clock::now()).await.unwrap();
             assert!(!leased.is_reused());
             fetched(leased).await;
         };
@@ -77,7 +77,7 @@ async fn a_clients_own_connection_is_its_own() {
                 own: Some(own),
                 ..Wanted::default()
             };
-            let leased = way.lease(address, wanted).await.unwrap();
+            let leased = way.lease(address, wanted, clock::now()).await.unwrap();
             assert_eq!(leased.is_reused(), reused);
             fetched(leased).await;
         }
@@ -92,7 +92,7 @@ async fn exchanges_of_http2_share_a_connection() {
     let way = way(&http2());
     let server = serve_http2(&listener, 8);
     let client = async {
-        let lease = || async { fetched(way.lease(address, Wanted::default()).await.unwrap()).await };
+        let lease = || async { fetched(way.lease(address, Wanted::default(), clock::now()).await.unwrap()).await };
         tokio::join!(lease(), lease(), lease(), lease());
         tokio::join!(lease(), lease(), lease(), lease());
         way.lanes.clear(Shared::clear);
@@ -105,7 +105,7 @@ async fn who_waits_for_a_connection_of_http2_that_fails_learns_it_at_once() {
     let (listener, address) = listener().await;
     drop(listener);
     let way = way(&http2());
-    let lease = || way.lease(address, Wanted::default());
+    let lease = || way.lease(address, Wanted::default(), clock::now());
     let (one, other, third) = tokio::join!(lease(), lease(), lease());
     for leased in [one, other, third] {
         assert_eq!(leased.map(drop).unwrap_err(), ConnectFault::Refused);
@@ -126,7 +126,7 @@ async fn a_request_that_a_going_server_did_not_take_was_not_sent() {
         assert!(connection.accept().await.is_none());
     };
     let client = async {
-        let leased = way.lease(address, Wanted::default()).await.unwrap();
+        let leased = way.lease(address, Wanted::default(), clock::now()).await.unwrap();
         let mut exchange = leased.ask(&get(), Length::NONE).unwrap();
         exchange.end(None);
         poll_fn(|cx| exchange.poll_sent(cx)).await.unwrap();
@@ -135,7 +135,7 @@ async fn a_request_that_a_going_server_did_not_take_was_not_sent() {
     };
     tokio::join!(server, client);
     let next = tokio::join!(serve_http2(&listener, 1), async {
-        fetched(way.lease(address, Wanted::default()).await.unwrap()).await;
+        fetched(way.lease(address, Wanted::default(), clock::now()).await.unwrap()).await;
         way.lanes.clear(Shared::clear);
     });
     assert_eq!(next, ((), ()));
@@ -159,10 +159,10 @@ async fn a_websocket_goes_over_http1_to_a_target_that_takes_none_over_http2() {
     };
     let client = async {
         // Whoever does not wait for what the target says of itself does not keep it from the next one.
-        let impatient = timeout(Duration::from_millis(100), way.lease(address, WEBSOCKET));
+        let impatient = timeout(Duration::from_millis(100), way.lease(address, WEBSOCKET, clock::now()));
         assert!(impatient.await.is_err());
         given_up.notify_one();
-        fetched(way.lease(address, WEBSOCKET).await.unwrap()).await;
+        fetched(way.lease(address, WEBSOCKET, clock::now()).await.unwrap()).await;
         way.lanes.clear(Shared::clear);
     };
     tokio::join!(server, client);
@@ -208,7 +208,7 @@ async fn a_websocket_is_a_stream_of_http2_where_the_target_takes_it() {
             .header("upgrade", "websocket")
             .header("sec-websocket-version", "13")
             .header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");
-        let leased = way.lease(address, WEBSOCKET).await.unwrap();
+        let leased = way.lease(address, WEBSOCKET, clock::now()).await.unwrap();
         let mut exchange = leased.ask(&asked.body(()).unwrap(), Length::NONE).unwrap();
         exchange.end(None);
         poll_fn(|cx| exchange.poll_sent(cx)).await.unwrap();
@@ -255,7 +255,16 @@ async fn connections_outlive_a_change_that_does_not_concern_them() {
         socket.write_all(OK).await.unwrap();
         socket
     };
-    let client = async { fetched(first.way(Some("shop")).lease(address, Wanted::default()).await.unwrap()).await };
+    let client = async {
+        fetched(
+            first
+                .way(Some("shop"))
+                .lease(address, Wanted::default(), clock::now())
+                .await
+                .unwrap(),
+        )
+        .await
+    };
     let (_socket, ()) = tokio::join!(server, client);
     let slower = Backend {
         request_timeout: Duration::from_secs(99),

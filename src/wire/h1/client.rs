@@ -5,6 +5,7 @@
 
 use std::future::Future as _;
 use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use std::time::Duration;
 use bytes::{Buf as _, Bytes, BytesMut};
 use http::header::{CONTENT_LENGTH, UPGRADE};
 use http::{HeaderMap, HeaderName, Method, Request, Response, StatusCode};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 
 use super::framing::{Decoder, Encoder, Framing};
 use super::head::{self, Scan};
@@ -404,12 +405,14 @@ impl Reading {
         if let Some(fault) = self.fault.take() {
             return Poll::Ready(Err(fault));
         }
+        if self.room == SMALL {
+            return self.poll_fill_little(io, cx);
+        }
         if self.input.capacity() - self.input.len() < self.room {
             self.input.reserve(self.room);
         }
-        let enough = if self.room == SMALL { 1 } else { self.room };
         let mut filled = 0;
-        while filled < enough {
+        while filled < self.room {
             match pin!(io.read_buf(&mut self.input)).poll(cx) {
                 Poll::Ready(Ok(0)) => {
                     self.at_end = true;
@@ -431,11 +434,33 @@ impl Reading {
                 }
             }
         }
+        self.note(filled);
+        Poll::Ready(Ok(filled))
+    }
+
+    /// The same by way of the stack, where little is expected, and nothing at first: room is made for what came, and for
+    /// nothing else.
+    fn poll_fill_little(&mut self, io: &mut (impl AsyncRead + Unpin), cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let mut scratch = [MaybeUninit::uninit(); SMALL];
+        let mut buffer = ReadBuf::uninit(&mut scratch);
+        if Pin::new(io).poll_read(cx, &mut buffer)?.is_pending() {
+            if self.input.is_empty() {
+                self.input = BytesMut::new();
+            }
+            return Poll::Pending;
+        }
+        let filled = buffer.filled().len();
+        self.input.extend_from_slice(buffer.filled());
+        self.at_end = filled == 0;
+        self.note(filled);
+        Poll::Ready(Ok(filled))
+    }
+
+    fn note(&mut self, filled: usize) {
         if filled > 0 {
             self.heard = true;
             self.room = if filled < SMALL { SMALL } else { LARGE };
         }
-        Poll::Ready(Ok(filled))
     }
 
     /// Whether nothing came that was not understood.
