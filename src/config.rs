@@ -16,6 +16,7 @@ use http::StatusCode;
 use ipnet::IpNet;
 
 pub mod environment;
+pub mod inventory;
 pub mod password;
 pub mod web;
 
@@ -27,6 +28,7 @@ mod problem;
 mod read;
 mod report;
 mod shape;
+mod source;
 
 pub use document::schema;
 pub use environment::Environment;
@@ -34,12 +36,15 @@ pub use path::SettingPath;
 pub use problem::{Form, Kind, Problem, Unpublishable};
 pub use read::{load, parse};
 pub use report::{Fault, Faults, Position, Severity};
+pub use source::{Source, is_of_one_node};
 
 use crate::types::{Authority, DesktopId, NodeName, Protocol, Secret, Target, Thumbprint, UserName};
 
 /// A whole checked configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
+    /// Where it comes from.
+    pub source: Source,
     /// This node.
     pub node: Node,
     /// Log output.

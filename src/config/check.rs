@@ -12,10 +12,11 @@ use super::nearest::nearest;
 use super::path::SettingPath;
 use super::problem::Problem;
 use super::shape::Found;
-use super::{Authentication, Config, Limits, Log, LogFormat, Node, Session, Throttle, Tunnel};
+use super::{Authentication, Config, Limits, Log, LogFormat, Node, Session, Source, Throttle, Tunnel};
 
 mod circles;
 mod directory;
+mod inventory;
 mod layers;
 mod listeners;
 mod operator;
@@ -51,7 +52,7 @@ impl<'a> Check<'a> {
     }
 
     /// Checks everything. What comes of it is whole only if no error was found.
-    pub(super) fn config(&mut self, document: Document) -> Option<Config> {
+    pub(super) fn config(&mut self, document: Document, source: Source) -> Option<Config> {
         let listeners = document.listener.unwrap_or_default();
         let listener_names = self.names(&SettingPath::of(&["listener"]), listeners.keys().cloned());
         let ends_tls = |listener: &document::Listener| match listener.protocol {
@@ -115,6 +116,7 @@ impl<'a> Check<'a> {
         };
         let web = self.web(published, around);
         Some(Config {
+            source,
             node: self.node(document.node?)?,
             log: log(document.log),
             listeners,

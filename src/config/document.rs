@@ -14,6 +14,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub(super) mod format;
+pub(super) mod inventory;
 mod json_schema;
 pub(super) mod operator;
 pub(super) mod pool;

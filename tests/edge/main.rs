@@ -198,6 +198,7 @@ async fn agree(client: &Arc<rustls::ClientConfig>, io: TcpStream, name: &str) ->
 
 fn config(certificates: BTreeMap<String, config::Certificate>) -> Config {
     Config {
+        source: config::Source::default(),
         node: config::Node {
             name: "gw-1".parse().unwrap(),
             state_dir: "/nonexistent".into(),
