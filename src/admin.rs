@@ -33,6 +33,7 @@ mod port;
 mod problem;
 mod routes;
 mod tokens;
+mod upgrade;
 
 use access::Access;
 use identity::Identity;

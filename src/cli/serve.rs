@@ -68,7 +68,11 @@ fn start(config: Config, file: &Path, heir: Option<Heir>) -> anyhow::Result<()> 
     let program = std::env::current_exe()?;
     let logging = Logging::start(&config.log)?;
     let node = match heir {
-        Some(heir) => heir.serve(config)?,
+        Some(heir) => {
+            let node = heir.serve(config)?;
+            node.gateway().lifecycle().note_upgrade(program.clone(), None);
+            node
+        }
         None => Node::start(config)?,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -157,6 +161,8 @@ impl Life<'_> {
             }
             Err(fault) => {
                 tracing::error!(binary = %binary.display(), "not handed over, this process goes on: {fault}");
+                let lifecycle = self.node.gateway().lifecycle();
+                lifecycle.note_upgrade(binary, Some(fault.to_string()));
                 Err(format!("Not handed over, the running process goes on: {fault}."))
             }
         };

@@ -117,6 +117,11 @@ impl Kinship {
         answered.await.map_err(|_| never())?
     }
 
+    /// Whether somebody fulfils wishes, and another process can still take over.
+    pub fn can_hand_over(&self) -> bool {
+        self.unheard.lock().is_none() && !self.has_handed_over()
+    }
+
     /// Cancelled when the connections of this process are to end after their answers: it drains, or has handed over.
     pub fn leaving(&self) -> &CancellationToken {
         &self.leaving
