@@ -24,7 +24,7 @@ use crate::fault::CloseReason;
 use crate::gateway::Gateway;
 use crate::grant::{Randomness as _, Store, SystemRandomness};
 use crate::listen::udp::Shared;
-use crate::listen::{BindFault, Caps, accept_loop};
+use crate::listen::{BindFault, Caps, ConnectionIds, accept_loop};
 use crate::observe::access::AccessLogFault;
 use crate::publish::{PublishFault, Publisher};
 use crate::secure::{LoadFault, MutualFault, Tickets};
@@ -42,7 +42,7 @@ pub mod workers;
 use endpoints::{Added, Endpoints};
 use handover::{Inheritance, Keys, Kin, Kindred};
 pub use sockets::Service;
-use sockets::{Change, Datagrams, Socket, Sockets};
+use sockets::{Change, Socket, Sockets, Unread};
 use workers::Workers;
 
 /// A running node.
@@ -55,6 +55,8 @@ pub struct Node {
     tickets: Tickets,
     stopping: CancellationToken,
     keys: Keys,
+    /// QUIC's connection ids of this process.
+    ids: Arc<ConnectionIds>,
     /// Where other processes of the node find this one.
     kin: Mutex<Option<Kin>>,
     /// The processes before and after this one.
@@ -132,6 +134,7 @@ impl Node {
             return Err(StartFault::NeedsRestart(conflicts));
         }
         let keys = inheritance.keys.clone();
+        let ids = Arc::new(keys.connection_ids(inheritance.generation)?);
         let stopping = CancellationToken::new();
         let tickets = Tickets::new()?;
         let directory = Directory::load(&config)?;
@@ -174,6 +177,7 @@ impl Node {
             tickets,
             stopping,
             keys,
+            ids,
             kin: Mutex::default(),
             kindred: Mutex::default(),
             led: Arc::default(),
@@ -285,21 +289,15 @@ impl Node {
     /// Puts a change of sockets in force.
     fn accept_from(&self, change: Change, added: Added) -> io::Result<()> {
         let plan = self.gateway.plan();
-        let quic = (self.endpoints.lock()).apply(added, &plan, &self.gateway, self.workers.tasks());
+        let quic = (self.endpoints.lock()).apply(added, &plan, (&self.gateway, &self.ids), self.workers.tasks());
         let accept = |address, socket: &Socket| self.accept(address, socket);
-        quic.and(
-            self.sockets
-                .lock()
-                .apply(change, accept, |datagrams| self.read(datagrams)),
-        )
+        quic.and(self.sockets.lock().apply(change, accept, |unread| self.read(unread)))
     }
 
-    /// Takes clients in again, after a pause.
-    fn accept_again(&self, endpoints: Added) -> io::Result<()> {
-        let plan = self.gateway.plan();
-        let quic = (self.endpoints.lock()).apply(endpoints, &plan, &self.gateway, self.workers.tasks());
+    /// Takes connections in again, after a pause.
+    fn accept_again(&self) -> io::Result<()> {
         let accept = |address, socket: &Socket| self.accept(address, socket);
-        quic.and(self.sockets.lock().resume(accept, |datagrams| self.read(datagrams)))
+        self.sockets.lock().resume(accept)
     }
 
     /// Begins to accept connections from a socket.
@@ -328,16 +326,16 @@ impl Node {
     }
 
     /// Begins to read datagrams from a socket.
-    fn read(&self, datagrams: &Datagrams) -> io::Result<()> {
-        let (flows, port, stop) = (self.gateway.flows().clone(), datagrams.port, datagrams.stop.clone());
-        let socket = datagrams.socket.try_clone()?;
-        self.workers.tasks().spawn(async move {
-            match Shared::new(socket) {
-                Ok(socket) => flow::Door::new(socket, flows, port).run(stop).await,
-                Err(fault) => tracing::error!(%port, %fault, "socket for datagrams lost"),
-            }
-        });
-        Ok(())
+    fn read(&self, unread: Unread) -> io::Result<Arc<flow::Door>> {
+        let tasks = self.workers.tasks();
+        let door = {
+            let _workers = tasks.enter();
+            let (socket, flows) = (Shared::new(unread.socket)?, self.gateway.flows().clone());
+            flow::Door::new(socket, flows, unread.port, self.ids.clone(), unread.before)?
+        };
+        let door = Arc::new(door);
+        tasks.spawn(door.clone().run(unread.stop));
+        Ok(door)
     }
 
     fn report_what_is_open(&self, deadline: Instant) {

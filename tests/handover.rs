@@ -11,8 +11,7 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,56 +21,10 @@ use portcullis::clock;
 use portcullis::types::Secret;
 use serde_json::Value;
 use support::client::{echo, launch, open_tunnel, reach_at, sign_in};
+use support::heir::{Heir, kill, upgrade, upgrade_by_signal, upgrade_to};
 use support::raw::{self, element, message, password_message, post, post_on, read_answer, read_head};
 use support::{Gateway, PASSWORD, PATIENCE, Setup, Target};
 use tokio::time::timeout;
-
-/// A process that took over. Dropped, it is killed.
-struct Heir(u32);
-
-impl Drop for Heir {
-    fn drop(&mut self) {
-        kill("KILL", self.0);
-    }
-}
-
-fn kill(signal: &str, pid: u32) {
-    // One that has ended already is no fault.
-    let _ = Command::new("kill")
-        .arg(format!("-{signal}"))
-        .arg(pid.to_string())
-        .status();
-}
-
-/// Hands over to the same program, with the operator's command.
-fn upgrade(gateway: &Gateway) -> Heir {
-    let output = upgrade_to(gateway, Path::new(env!("CARGO_BIN_EXE_portcullis")));
-    let told = String::from_utf8(output.stdout).unwrap();
-    let words = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success(), "{told}{words}{}", gateway.log_text());
-    let told: Value = serde_json::from_str(&told).unwrap();
-    Heir(told["pid"].as_u64().unwrap().try_into().unwrap())
-}
-
-fn upgrade_to(gateway: &Gateway, binary: &Path) -> std::process::Output {
-    let binary = binary.to_str().unwrap();
-    gateway
-        .operator(&["upgrade", "--json", "--binary", binary])
-        .output()
-        .unwrap()
-}
-
-/// Hands over by a signal to the process `pid`.
-fn upgrade_by_signal(gateway: &Gateway, pid: u32) -> Heir {
-    let before = gateway.lines().len();
-    kill("USR2", pid);
-    let line = gateway.wait_for_after(before, "handed over", |line| {
-        line["message"]
-            .as_str()
-            .is_some_and(|words| words.starts_with("handed over:"))
-    });
-    Heir(line["pid"].as_u64().unwrap().try_into().unwrap())
-}
 
 fn health_on(stream: &mut raw::Stream) -> raw::Answer {
     stream

@@ -66,27 +66,36 @@ impl Heir {
             program: env!("CARGO_PKG_VERSION").to_owned(),
         })?;
         let mut sockets: HashMap<SocketFacts, OwnedFd> = HashMap::new();
+        let mut ways_back: HashMap<SocketFacts, OwnedFd> = HashMap::new();
         loop {
             match line.receive(ANSWER)? {
                 Message::Sockets { sockets: facts } => {
                     let descriptors = line.take_descriptors(facts.len()).ok_or_else(out_of_turn)?;
                     sockets.extend(facts.into_iter().zip(descriptors));
                 }
+                Message::WaysBack { sockets: facts } => {
+                    let descriptors = line.take_descriptors(facts.len()).ok_or_else(out_of_turn)?;
+                    ways_back.extend(facts.into_iter().zip(descriptors));
+                }
                 Message::Identity {
                     node,
                     keys,
                     recognition,
                     kin,
+                    generation,
                     ..
                 } => {
+                    let descriptors = (sockets, ways_back);
+                    let keys = (keys, generation.wrapping_add(1));
                     return Ok(Some(Self {
                         line,
-                        inheritance: Inheritance::new(keys, sockets, node, recognition),
+                        inheritance: Inheritance::new(keys, descriptors, node, recognition),
                         predecessor: kin,
                         parent,
                     }));
                 }
                 Message::Hello { .. }
+                | Message::Flows { .. }
                 | Message::Grants { .. }
                 | Message::Sessions { .. }
                 | Message::Throttle { .. }
@@ -180,6 +189,7 @@ impl Heir {
         node.workers.tasks().spawn(async move {
             other.hear(decoder).await;
             gateway.kinship().follows(None);
+            gateway.flows().forget_before();
             let told: Arc<dyn HearsOfEnds> = link;
             gateway.grants().tell_no_more(&told);
             tracing::info!("the process before this one has ended");
@@ -198,6 +208,7 @@ impl Heir {
             match self.line.receive(ANSWER)? {
                 Message::Grants { grants } => restored += gateway.grants().restore(&grants, taken, clock::now()),
                 Message::Sessions { sessions: some } => sessions.extend(some),
+                Message::Flows { news } => gateway.flows().note(news, clock::now()),
                 Message::Throttle { throttle } => control.restore_throttle(&throttle, taken),
                 Message::Tunnels { sessions } => {
                     tunnels.extend(sessions.iter().filter_map(|id| id.parse::<SessionId>().ok()));
@@ -218,6 +229,7 @@ impl Heir {
                 }
                 Message::Hello { .. }
                 | Message::Sockets { .. }
+                | Message::WaysBack { .. }
                 | Message::Identity { .. }
                 | Message::Ready { .. }
                 | Message::Refused { .. }

@@ -20,6 +20,7 @@ use tokio::time::{Instant, sleep_until};
 use super::message::{Decoder, Message};
 use crate::fault::CloseReason;
 use crate::grant::HearsOfEnds;
+use crate::tunnel::flow::{HearsOfFlows, News};
 use crate::types::SessionId;
 
 /// One end of the link.
@@ -158,6 +159,12 @@ impl HearsOfEnds for Link {
             session: session.to_string(),
             reason: reason.code().to_owned(),
         });
+    }
+}
+
+impl HearsOfFlows for Link {
+    fn happened(&self, news: News) {
+        self.say(&Message::Flows { news: vec![news] });
     }
 }
 

@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::authenticate::ThrottleSnapshot;
 use crate::control::snapshot::SessionSnapshot;
-use crate::grant::{GrantSnapshot, RouteSnapshot};
+use crate::grant::{GrantSnapshot, Randomness as _, RouteSnapshot, SystemRandomness};
+use crate::tunnel::flow::News;
 use crate::tunnel::https::ListenFault;
 use crate::types::Octets32;
 
@@ -36,6 +37,12 @@ pub enum Message {
         /// What they are.
         sockets: Vec<SocketFacts>,
     },
+    /// Old, after its sockets: the ways by which datagrams of its flows and connections are passed back to it, whose
+    /// descriptors come with the message in this order.
+    WaysBack {
+        /// The sockets from which.
+        sockets: Vec<SocketFacts>,
+    },
     /// Old: who it is, after its sockets.
     Identity {
         /// The version that is spoken.
@@ -48,6 +55,9 @@ pub enum Message {
         recognition: Option<Octets32>,
         /// Where it takes connections that are carried back to it.
         kin: PathBuf,
+        /// Its generation; that of the new one is the next.
+        #[serde(default)]
+        generation: u8,
     },
     /// New: everything is loaded.
     Ready {},
@@ -79,6 +89,11 @@ pub enum Message {
     Tunnels {
         /// Their ids.
         sessions: Vec<String>,
+    },
+    /// Old: connections beside which datagrams flow, and flows, that it has; later, what happens to them.
+    Flows {
+        /// At most [`BATCH`].
+        news: Vec<News>,
     },
     /// Old: that was all.
     Whole {
@@ -187,6 +202,9 @@ pub struct Keys {
     pub affinity: Octets32,
     /// What clients are told as the broker's identity.
     pub guid: String,
+    /// Of QUIC's connection ids.
+    #[serde(default = "draw")]
+    pub quic: Octets32,
 }
 
 /// What a session did in the old process since it was last told.
@@ -202,6 +220,13 @@ pub struct Activity {
     pub bytes_in: u64,
     /// Bytes to the client since then.
     pub bytes_out: u64,
+}
+
+/// Draws a key.
+pub(super) fn draw() -> Octets32 {
+    let mut octets = Octets32([0; 32]);
+    SystemRandomness.fill(&mut octets.0);
+    octets
 }
 
 impl Message {

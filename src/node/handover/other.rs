@@ -181,9 +181,14 @@ impl Other {
                     tunnel.replace();
                 }
             }
-            Message::PassedOn {} => self.passed_on.store(true, Ordering::Release),
+            Message::Flows { news } => self.gateway.flows().note(news, clock::now()),
+            Message::PassedOn {} => {
+                self.passed_on.store(true, Ordering::Release);
+                self.gateway.flows().note_passed_on();
+            }
             Message::Hello { .. }
             | Message::Sockets { .. }
+            | Message::WaysBack { .. }
             | Message::Identity { .. }
             | Message::Ready {}
             | Message::Refused { .. }

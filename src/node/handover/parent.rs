@@ -27,7 +27,6 @@ use crate::fault::CloseReason;
 use crate::gateway::lifecycle::State;
 use crate::grant::HearsOfEnds;
 use crate::node::A_MOMENT;
-use crate::node::endpoints::Added;
 use crate::types::SessionId;
 
 /// Why a process goes on by itself.
@@ -36,16 +35,6 @@ pub enum HandoverFault {
     /// It is not the one that serves.
     #[error("this process has handed over already, or drains")]
     OutOfService,
-    /// Datagrams cannot be handed over yet.
-    #[error(
-        "{flows} flows of datagrams and {quic} QUIC connections are open, which a handover would cut; quiesce, and try again once they have ended"
-    )]
-    Datagrams {
-        /// Flows beside Blast and PCoIP.
-        flows: usize,
-        /// Connections of QUIC.
-        quic: usize,
-    },
     /// A folder or socket of its own.
     #[error("the handover cannot be prepared: {0}")]
     Prepare(io::Error),
@@ -112,17 +101,11 @@ impl Node {
 
     fn may_hand_over(&self) -> Result<(), HandoverFault> {
         let serves = matches!(self.gateway.lifecycle().state(), State::Serving | State::Quiesced);
-        if !serves || self.gateway.kinship().has_handed_over() {
-            return Err(HandoverFault::OutOfService);
+        if serves && !self.gateway.kinship().has_handed_over() {
+            Ok(())
+        } else {
+            Err(HandoverFault::OutOfService)
         }
-        let (flows, quic) = (
-            self.gateway.flows().counts().flows,
-            self.endpoints.lock().open_connections(),
-        );
-        if flows + quic > 0 {
-            return Err(HandoverFault::Datagrams { flows, quic });
-        }
-        Ok(())
     }
 
     /// Leads the new process into service.
@@ -147,7 +130,7 @@ impl Node {
         pause.link = Some(link.clone());
         let line = say(line, vec![Message::Held {}]).await?;
         let line = expect(line, ANSWER, &Message::Take {}).await?;
-        let (tunnels, snapshot) = self.snapshot();
+        let (tunnels, snapshot) = self.snapshot(&link);
         let line = say(line, snapshot).await?;
         let (line, successor) = match hear(line, ANSWER).await? {
             (line, Message::Installed { kin }) => (line, kin),
@@ -177,6 +160,8 @@ impl Node {
             let use_ = is_for.into();
             (SocketFacts { address, use_ }, socket)
         }));
+        let mut ways_back = self.sockets.lock().ways_back().map_err(HandoverFault::Prepare)?;
+        ways_back.extend(self.endpoints.lock().ways_back().map_err(HandoverFault::Prepare)?);
         let identity = {
             let plan = self.gateway.plan();
             Message::Identity {
@@ -185,15 +170,17 @@ impl Node {
                 keys: self.keys.clone(),
                 recognition: fingerprint(&plan.config),
                 kin,
+                generation: self.ids.generation(),
             }
         };
         let sent = spawn_blocking(move || {
             for some in sockets.chunks(TOGETHER) {
-                let (facts, descriptors): (Vec<SocketFacts>, Vec<BorrowedFd<'_>>) = some
-                    .iter()
-                    .map(|(facts, socket): &(_, OwnedFd)| (*facts, socket.as_fd()))
-                    .unzip();
-                line.send_with(&Message::Sockets { sockets: facts }, &descriptors)?;
+                let (sockets, descriptors) = parted(some);
+                line.send_with(&Message::Sockets { sockets }, &descriptors)?;
+            }
+            for some in ways_back.chunks(TOGETHER) {
+                let (sockets, descriptors) = parted(some);
+                line.send_with(&Message::WaysBack { sockets }, &descriptors)?;
             }
             line.send(&identity)?;
             Ok::<_, LineFault>(line)
@@ -202,7 +189,7 @@ impl Node {
     }
 
     /// What goes along, and the sessions whose tunnels stay here.
-    fn snapshot(&self) -> (Vec<SessionId>, Vec<Message>) {
+    fn snapshot(&self, link: &Arc<Link>) -> (Vec<SessionId>, Vec<Message>) {
         let now = clock::now();
         let gateway = &self.gateway;
         let tunnels = gateway.tunnels().sessions();
@@ -222,6 +209,8 @@ impl Node {
         messages.extend(tunnels.chunks(BATCH).map(|some| Message::Tunnels {
             sessions: some.iter().map(ToString::to_string).collect(),
         }));
+        let flows = gateway.flows().tell_of_flows(link.clone(), now);
+        messages.extend(flows.chunks(BATCH).map(|some| Message::Flows { news: some.to_vec() }));
         messages.push(Message::Whole {
             grants: grants.len(),
             quiesced: (gateway.lifecycle().quiesced_since())
@@ -233,7 +222,8 @@ impl Node {
     /// Takes leave of what belongs to the new process, and keeps in touch with it.
     fn leave(&self, heir: &mut Started, link: Arc<Link>, decoder: Decoder, tunnels: Vec<SessionId>) {
         self.led.store(true, Ordering::Release);
-        self.sockets.lock().close();
+        self.sockets.lock().leave();
+        self.endpoints.lock().leave();
         if let Some(admin) = self.admin.lock().take() {
             // It ends once it has told the operator what became of the wish.
             drop(spawn_blocking(move || drop(admin)));
@@ -289,10 +279,8 @@ impl Node {
 
     fn pause(&self) -> Pause<'_> {
         self.sockets.lock().pause();
-        let endpoints = self.endpoints.lock().pause();
         Pause {
             node: self,
-            endpoints: Some(endpoints),
             link: None,
             rival: None,
             is_over: false,
@@ -300,10 +288,9 @@ impl Node {
     }
 }
 
-/// Nobody is taken in meanwhile; dropped before it is over, the node goes on.
+/// No connection is taken in meanwhile; dropped before it is over, the node goes on.
 struct Pause<'a> {
     node: &'a Node,
-    endpoints: Option<Added>,
     link: Option<Arc<Link>>,
     /// The new process, once it may serve.
     rival: Option<Pid>,
@@ -323,9 +310,9 @@ impl Drop for Pause<'_> {
         if let Some(link) = self.link.take() {
             let told: Arc<dyn HearsOfEnds> = link;
             node.gateway.grants().tell_no_more(&told);
+            node.gateway.flows().tell_no_more();
         }
-        let endpoints = self.endpoints.take().unwrap_or_default();
-        if let Err(cause) = node.accept_again(endpoints) {
+        if let Err(cause) = node.accept_again() {
             tracing::error!(%cause, "not every socket is served again");
         }
         let mut admin = node.admin.lock();
@@ -425,6 +412,11 @@ async fn is_gone(pid: u32, end: End) -> bool {
         sleep(LOOK).await;
     }
     false
+}
+
+fn parted(sockets: &[(SocketFacts, OwnedFd)]) -> (Vec<SocketFacts>, Vec<BorrowedFd<'_>>) {
+    let parts = sockets.iter().map(|(facts, socket)| (*facts, socket.as_fd()));
+    parts.unzip()
 }
 
 async fn hear(mut line: Line, patience: Duration) -> Result<(Line, Message), HandoverFault> {
