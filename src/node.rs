@@ -136,7 +136,7 @@ impl Node {
         let keys = inheritance.keys.clone();
         let ids = Arc::new(keys.connection_ids(inheritance.generation)?);
         let stopping = CancellationToken::new();
-        let tickets = Tickets::new()?;
+        let tickets = Tickets::new(&keys.tickets, clock::now())?;
         let directory = Directory::load(&config)?;
         let drawn = keys.recognition_secret();
         let grants = Arc::new(Store::new(

@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use portcullis::client::{Credentials, Notice, Unattended};
 use portcullis::clock;
 use portcullis::types::Secret;
+use rustls::HandshakeKind;
 use serde_json::Value;
 use support::client::{echo, launch, open_tunnel, reach_at, sign_in};
 use support::heir::{Heir, kill, upgrade, upgrade_by_signal, upgrade_to};
@@ -364,4 +365,20 @@ fn script(gateway: &Gateway, name: &str, line: &str) -> PathBuf {
     fs::write(&path, format!("#!/bin/sh\n{line}\n")).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
     path
+}
+
+#[test]
+fn a_client_takes_its_session_of_tls_up_again_in_the_new_process() {
+    let gateway = Gateway::start(&Setup::default());
+    let settings = Arc::new(raw::settings(&gateway.chain()));
+    let connect = || {
+        let mut stream = raw::tls_with(settings.clone(), TcpStream::connect(gateway.address).unwrap());
+        assert_eq!(health_on(&mut stream).status, 200);
+        stream.conn.handshake_kind()
+    };
+    assert_eq!(connect(), Some(HandshakeKind::Full));
+    let _first = upgrade(&gateway);
+    assert_eq!(connect(), Some(HandshakeKind::Resumed));
+    let _second = upgrade(&gateway);
+    assert_eq!(connect(), Some(HandshakeKind::Resumed));
 }

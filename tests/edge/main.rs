@@ -59,7 +59,7 @@ impl Gate {
         let listener = tokio::net::TcpListener::from_std(socket).unwrap();
         let address = listener.local_addr().unwrap();
         let caps = Caps::new(limits);
-        let tickets = Tickets::new().unwrap();
+        let tickets = Tickets::new(&[], portcullis::clock::now()).unwrap();
         let tls = Arc::new(ArcSwap::new(server_config(Arc::new(certificates), &tickets).unwrap()));
         let (sender, outcomes) = mpsc::channel(1000);
         let balancers: Arc<[IpNet]> = balancers.iter().map(|net| net.parse().unwrap()).collect();

@@ -33,6 +33,7 @@ impl Default for Inheritance {
                 affinity: draw(),
                 guid: uuid::Uuid::new_v4().to_string(),
                 quic: draw(),
+                tickets: Vec::new(),
             },
             generation: 0,
             sockets: HashMap::new(),

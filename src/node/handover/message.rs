@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::authenticate::ThrottleSnapshot;
 use crate::control::snapshot::SessionSnapshot;
 use crate::grant::{GrantSnapshot, Randomness as _, RouteSnapshot, SystemRandomness};
+use crate::secure::TicketKey;
 use crate::tunnel::flow::News;
 use crate::tunnel::https::ListenFault;
 use crate::types::Octets32;
@@ -193,7 +194,7 @@ pub enum SocketUse {
     Agents,
 }
 
-/// The keys that a node draws at its start.
+/// The keys that a node draws.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Keys {
     /// Under which tokens are recognised without a key of the fleet.
@@ -205,6 +206,9 @@ pub struct Keys {
     /// Of QUIC's connection ids.
     #[serde(default = "draw")]
     pub quic: Octets32,
+    /// Of session tickets, the current one first.
+    #[serde(default)]
+    pub tickets: Vec<TicketKey>,
 }
 
 /// What a session did in the old process since it was last told.

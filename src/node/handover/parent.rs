@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::inheritance::fingerprint;
 use super::line::{Line, LineFault, TOGETHER};
 use super::link::{End, Link};
-use super::message::{BATCH, Decoder, Message, SocketFacts, VERSION};
+use super::message::{BATCH, Decoder, Keys, Message, SocketFacts, VERSION};
 use super::other::Other;
 use super::{After, ENVIRONMENT, Node};
 use crate::admin::{Admin, AdminFault};
@@ -167,7 +167,10 @@ impl Node {
             Message::Identity {
                 version,
                 node: plan.config.node.name.to_string(),
-                keys: self.keys.clone(),
+                keys: Keys {
+                    tickets: self.tickets.to_hand_over(clock::now()),
+                    ..self.keys.clone()
+                },
                 recognition: fingerprint(&plan.config),
                 kin,
                 generation: self.ids.generation(),
