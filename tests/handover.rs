@@ -382,3 +382,28 @@ fn a_client_takes_its_session_of_tls_up_again_in_the_new_process() {
     let _second = upgrade(&gateway);
     assert_eq!(connect(), Some(HandshakeKind::Resumed));
 }
+
+#[test]
+fn connections_of_the_old_process_count_towards_the_limit() {
+    let limits = "[limits]\nconnections = 5\nconnections_per_source = 5\n";
+    let gateway = Gateway::start(&Setup::default().section(limits));
+    let tunnels: Vec<_> = (0..3)
+        .map(|_| raw::open_tunnel(&gateway, &raw::sign_in(&gateway, "ann").token))
+        .collect();
+    assert!(tunnels.iter().all(|(_, answer)| answer.status == 200));
+    let _heir = upgrade(&gateway);
+    let (mut one, mut two) = (raw::tls(&gateway), raw::tls(&gateway));
+    assert_eq!((health_on(&mut one).status, health_on(&mut two).status), (200, 200));
+    let is_refused = || {
+        let mut more = raw::tls(&gateway);
+        more.conn.complete_io(&mut more.sock).is_err()
+    };
+    let deadline = clock::now() + PATIENCE;
+    while !is_refused() {
+        assert!(clock::now() < deadline, "a sixth is let in");
+    }
+    drop((tunnels, one));
+    while is_refused() {
+        assert!(clock::now() < deadline, "there are places again");
+    }
+}

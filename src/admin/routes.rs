@@ -339,7 +339,7 @@ fn status(side: &Side) -> NodeStatus {
         sessions: gateway.grants().len(),
         tunnels: gateway.tunnels().len(),
         pending_logins: gateway.control_channel().pending(),
-        connections: gateway.caps().counts().open,
+        connections: gateway.caps().of_the_node(),
         empty_in_seconds: last.map(|end| end.saturating_duration_since(moment.now).as_secs()),
     }
 }

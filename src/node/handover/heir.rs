@@ -110,6 +110,7 @@ impl Heir {
                 | Message::Serving { .. }
                 | Message::Ended { .. }
                 | Message::Active { .. }
+                | Message::Open { .. }
                 | Message::TunnelGone { .. }
                 | Message::Listen { .. }
                 | Message::Listened { .. }
@@ -190,6 +191,7 @@ impl Heir {
             other.hear(decoder).await;
             gateway.kinship().follows(None);
             gateway.flows().forget_before();
+            gateway.caps().set_before(0);
             let told: Arc<dyn HearsOfEnds> = link;
             gateway.grants().tell_no_more(&told);
             tracing::info!("the process before this one has ended");
@@ -240,6 +242,7 @@ impl Heir {
                 | Message::Serving { .. }
                 | Message::Ended { .. }
                 | Message::Active { .. }
+                | Message::Open { .. }
                 | Message::TunnelGone { .. }
                 | Message::Listen { .. }
                 | Message::Listened { .. }

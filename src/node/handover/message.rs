@@ -124,6 +124,11 @@ pub enum Message {
         /// At most [`BATCH`].
         sessions: Vec<Activity>,
     },
+    /// Old: how many connections are open there and before it.
+    Open {
+        /// So many.
+        connections: usize,
+    },
     /// Old: a tunnel is no more.
     TunnelGone {
         /// Whose it was.
