@@ -58,6 +58,8 @@ pub struct Config {
     pub limits: Limits,
     /// Sessions and their grants.
     pub session: Session,
+    /// What survives a restart.
+    pub state: State,
     /// The HTTPS tunnel.
     pub tunnel: Tunnel,
     /// Blast.
@@ -261,6 +263,15 @@ pub struct Session {
     pub per_user: usize,
     /// Open connections of one session.
     pub connections: usize,
+}
+
+/// What survives a restart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// Whether live grants are kept in `node.state_dir`.
+    pub persist_grants: bool,
+    /// Under which they are sealed; `None` is a key of the node's own making.
+    pub key: Option<Secret>,
 }
 
 /// The HTTPS tunnel.

@@ -470,10 +470,8 @@ impl Gateway {
     /// Ends every session, and every passage, at the end of the node.
     pub fn end_all(&self, reason: CloseReason) {
         self.publisher.end_passages();
-        for grant in self.grants.list() {
-            if self.grants.revoke(grant.id(), reason) {
-                tracing::info!(session = %grant.id(), user = %grant.user(), reason = reason.code(), "session closed");
-            }
+        for grant in self.grants.revoke_all(reason) {
+            tracing::info!(session = %grant.id(), user = %grant.user(), reason = reason.code(), "session closed");
         }
     }
 

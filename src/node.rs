@@ -36,6 +36,7 @@ mod endpoints;
 pub mod handover;
 mod plan;
 mod sockets;
+mod state;
 pub mod systemd;
 pub mod workers;
 
@@ -43,6 +44,8 @@ use endpoints::{Added, Endpoints};
 use handover::{Inheritance, Keys, Kin, Kindred};
 pub use sockets::Service;
 use sockets::{Change, Datagrams, Socket, Sockets};
+pub use state::StateInUse;
+use state::{Found, Keeping};
 use workers::Workers;
 
 /// A running node.
@@ -65,6 +68,8 @@ pub struct Node {
     admin: Mutex<Option<Admin>>,
     /// The TCP sockets of the operator's side, for whoever takes over.
     ports: Ports,
+    /// What this process has on the disk.
+    keeping: Mutex<Keeping>,
 }
 
 /// A node that has everything and serves nobody yet.
@@ -120,13 +125,17 @@ impl Node {
     ///
     /// [`StartFault`] with everything that is wrong of one kind; nothing is left running then.
     pub fn start(config: Config) -> Result<Self, StartFault> {
-        let prepared = Self::prepare(config, Inheritance::default())?;
+        let (found, keys) = Found::look(&config)?;
+        let mut inheritance = keys.map(Inheritance::remembered).unwrap_or_default();
+        let prepared = Self::prepare(config, &mut inheritance)?;
         settle(&prepared.node.workers, prepared.node.gateway.publisher());
+        let node = &prepared.node;
+        *node.keeping.lock() = found.restore(&node.gateway, &node.keys);
         prepared.serve(false)
     }
 
     /// Builds the node, with what it takes over. Blocks on the file system.
-    fn prepare(config: Config, mut inheritance: Inheritance) -> Result<Prepared, StartFault> {
+    fn prepare(config: Config, inheritance: &mut Inheritance) -> Result<Prepared, StartFault> {
         let conflicts = inheritance.conflicts(&config);
         if !conflicts.is_empty() {
             return Err(StartFault::NeedsRestart(conflicts));
@@ -152,9 +161,9 @@ impl Node {
         };
         let publisher = Arc::new(Publisher::new(&config, home, seed(), &keys.affinity_secret())?);
         let plan = plan::draw(config, &tickets, &publisher, None)?;
-        let change = Sockets::default().prepare(&plan.config, &mut inheritance)?;
+        let change = Sockets::default().prepare(&plan.config, inheritance)?;
         let bound = |address| change.bound_at(address);
-        let added = Endpoints::default().prepare(&plan.config, &mut inheritance, bound)?;
+        let added = Endpoints::default().prepare(&plan.config, inheritance, bound)?;
         let inherited = |address, is_for| inheritance.port(address, is_for);
         let ports = Ports::bind(&plan.config, inherited).map_err(AdminFault::Bind)?;
         let gateway = Arc::new(Gateway::new(
@@ -179,6 +188,7 @@ impl Node {
             led: Arc::default(),
             admin: Mutex::default(),
             ports,
+            keeping: Mutex::default(),
         };
         Ok(Prepared { node, change, added })
     }
@@ -266,6 +276,11 @@ impl Node {
                 _ = reports.tick() => self.report_what_is_open(deadline),
                 () = tokio::time::sleep(A_MOMENT) => {}
             }
+        }
+        if let Some(journal) = self.keeping.lock().journal() {
+            // What ends now is to go on after a restart.
+            journal.flush();
+            journal.close();
         }
         self.gateway.end_all(CloseReason::Drained);
         self.gateway.plan().web.close();
@@ -384,6 +399,7 @@ fn settings_that_stay(old: &Config, new: &Config) -> Vec<&'static str> {
         ),
         ("log.format", old.log.format != new.log.format),
         ("admin", old.admin != new.admin),
+        ("state", old.state != new.state),
         ("quiesce.agent", old.quiesce.agent != new.quiesce.agent),
     ];
     changed
@@ -401,6 +417,9 @@ pub enum StartFault {
     /// The certificate or authority of the fleet.
     #[error("{}", lines(.0))]
     Fleet(Vec<MutualFault>),
+    /// The folder for what is kept.
+    #[error(transparent)]
+    State(#[from] StateInUse),
     /// Addresses.
     #[error("{}", lines(.0))]
     Bind(Vec<BindFault>),

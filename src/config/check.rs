@@ -12,7 +12,7 @@ use super::nearest::nearest;
 use super::path::SettingPath;
 use super::problem::Problem;
 use super::shape::Found;
-use super::{Authentication, Config, Limits, Log, LogFormat, Node, Session, Throttle, Tunnel};
+use super::{Authentication, Config, Limits, Log, LogFormat, Node, Session, State, Throttle, Tunnel};
 
 mod circles;
 mod directory;
@@ -89,6 +89,7 @@ impl<'a> Check<'a> {
         let quiesce = self.quiesce(&document.quiesce);
         let limits = self.limits(&document.limits);
         let session = self.session(&document.session);
+        let state = self.state(&document.state);
         let signs_in = listeners.is_empty() || listeners.values().any(|listener| listener.session_gateway);
         let directory = self.directory(document.directory, signs_in);
         let tunnel = tunnel(document.tunnel);
@@ -124,6 +125,7 @@ impl<'a> Check<'a> {
             quiesce,
             limits,
             session,
+            state,
             tunnel,
             blast,
             pcoip,
@@ -134,6 +136,14 @@ impl<'a> Check<'a> {
             directory,
             web,
         })
+    }
+
+    fn state(&mut self, state: &document::State) -> State {
+        let path = SettingPath::of(&["state", "key"]);
+        State {
+            persist_grants: state.persist_grants,
+            key: state.key.as_ref().and_then(|source| self.key(source, &path)),
+        }
     }
 
     fn node(&mut self, node: document::Node) -> Option<Node> {

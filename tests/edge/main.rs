@@ -231,6 +231,7 @@ fn config(certificates: BTreeMap<String, config::Certificate>) -> Config {
             per_user: 1,
             connections: 1,
         },
+        state: config::State::default(),
         tunnel: config::Tunnel {
             external_url: None,
             lost_contact: Duration::ZERO,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Pid, getppid};
+use tokio::task::spawn_blocking;
 
 use super::inheritance::Inheritance;
 use super::line::{Line, LineFault};
@@ -18,6 +19,7 @@ use super::{ENVIRONMENT, Kin};
 use crate::clock;
 use crate::config::Config;
 use crate::grant::HearsOfEnds;
+use crate::node::state::Keeping;
 use crate::node::{Node, Prepared, StartFault};
 use crate::types::SessionId;
 
@@ -125,8 +127,8 @@ impl Heir {
     /// # Errors
     /// The other process has gone on, or was told to; this one is to end.
     pub fn serve(mut self, config: Config) -> Result<Node, HeirFault> {
-        let inheritance = std::mem::take(&mut self.inheritance);
-        let prepared = match Node::prepare(config, inheritance) {
+        let mut inheritance = std::mem::take(&mut self.inheritance);
+        let prepared = match Node::prepare(config, &mut inheritance) {
             Ok(prepared) => prepared,
             Err(fault) => {
                 self.refuse(&fault.to_string());
@@ -163,6 +165,13 @@ impl Heir {
             Err(_) if self.is_orphan() => tracing::warn!("the process before this one has died: taking over"),
             Err(fault) => return Err(fault),
         }
+        match Keeping::take_over(&node.gateway, &node.keys) {
+            Ok(keeping) => *node.keeping.lock() = keeping,
+            Err(fault) => {
+                self.refuse(&fault.to_string());
+                return Err(StartFault::from(fault).into());
+            }
+        }
         let node = match prepared.serve(true) {
             Ok(node) => node,
             Err(fault) => {
@@ -176,9 +185,13 @@ impl Heir {
         let _ = stream.set_nonblocking(true);
         link.uncork();
         node.kindred.lock().before = Some(link.clone());
-        let gateway = node.gateway.clone();
+        let (gateway, journal) = (node.gateway.clone(), node.keeping.lock().journal());
         node.workers.tasks().spawn(async move {
             other.hear(decoder).await;
+            if let Some(journal) = journal {
+                // A fault of its own is told by itself.
+                let _ = spawn_blocking(move || journal.succeed()).await;
+            }
             gateway.kinship().follows(None);
             let told: Arc<dyn HearsOfEnds> = link;
             gateway.grants().tell_no_more(&told);
@@ -204,6 +217,7 @@ impl Heir {
                 }
                 Message::Whole { grants, quiesced } => {
                     control.restore(sessions, taken);
+                    control.end_strangers();
                     gateway.lifecycle().serve();
                     if let Some(age) = quiesced {
                         let since = taken.checked_sub(Duration::from_millis(age)).unwrap_or(taken);

@@ -42,6 +42,14 @@ impl Default for Inheritance {
 }
 
 impl Inheritance {
+    /// Nothing but keys, which a process had that is no more.
+    pub(in crate::node) fn remembered(keys: Keys) -> Self {
+        Self {
+            keys,
+            ..Self::default()
+        }
+    }
+
     /// What the process before has sent.
     pub(super) fn new(
         keys: Keys,

@@ -153,11 +153,13 @@ impl Link {
 }
 
 impl HearsOfEnds for Link {
-    fn ended(&self, session: SessionId, reason: CloseReason) {
-        self.say(&Message::Ended {
-            session: session.to_string(),
-            reason: reason.code().to_owned(),
-        });
+    fn ended(&self, ends: &[(SessionId, CloseReason)]) {
+        for (session, reason) in ends {
+            self.say(&Message::Ended {
+                session: session.to_string(),
+                reason: reason.code().to_owned(),
+            });
+        }
     }
 }
 

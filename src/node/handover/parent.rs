@@ -154,6 +154,7 @@ impl Node {
             (_, other) => return Err(out_of_turn(other)),
         };
         pause.rival = Some(Pid::from_child(&heir.child));
+        self.keeping.lock().leave();
         let line = say(line, vec![Message::Go {}]).await?;
         let serving = expect(line, ANSWER, &Message::Serving {}).await;
         let line = serving.map_err(|fault| HandoverFault::NotServing(fault.to_string()))?;
@@ -233,6 +234,10 @@ impl Node {
     /// Takes leave of what belongs to the new process, and keeps in touch with it.
     fn leave(&self, heir: &mut Started, link: Arc<Link>, decoder: Decoder, tunnels: Vec<SessionId>) {
         self.led.store(true, Ordering::Release);
+        if let Some(journal) = self.keeping.lock().journal() {
+            // One of the other process stands beside it.
+            drop(spawn_blocking(move || journal.hand_over()));
+        }
         self.sockets.lock().close();
         if let Some(admin) = self.admin.lock().take() {
             // It ends once it has told the operator what became of the wish.
@@ -336,6 +341,10 @@ impl Drop for Pause<'_> {
                 Ok(again) => *admin = Some(again),
                 Err(fault) => tracing::error!(%fault, "the operator's side is lost"),
             }
+        }
+        if self.rival.is_some() {
+            let plan = node.gateway.plan();
+            node.keeping.lock().come_back(&plan.config.node.state_dir);
         }
     }
 }
