@@ -275,4 +275,4 @@ pub enum AdminFault {
     Thread(io::Error),
 }
 
-const GOODBYE: Duration = Duration::from_secs(1);
+const GOODBYE: Duration = Duration::from_secs(3);

@@ -412,3 +412,55 @@ fn script(gateway: &Gateway, name: &str, line: &str) -> PathBuf {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
     path
 }
+
+#[test]
+fn the_operators_side_answers_all_along() {
+    let setup = Setup::default().section("[admin]\nbind = [\"127.0.0.1:0\"]\n[quiesce]\nagent = [\"127.0.0.1:0\"]\n");
+    let mut gateway = Gateway::start(&setup);
+    let made = gateway
+        .operator(&["token", "create", "--name", "watch", "--scope", "read"])
+        .output()
+        .unwrap();
+    let token = String::from_utf8(made.stdout).unwrap().trim().to_owned();
+    let (operators, agents) = (gateway.admin_port().0, gateway.agent_address());
+    let certificate = gateway.folder().join("state/admin.pem");
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let ask_node = move || {
+        let mut stream = raw::tls_over(TcpStream::connect(operators).unwrap(), &certificate);
+        write!(
+            stream,
+            "GET /api/v1/node HTTP/1.1\r\nHost: node\r\nAuthorization: Bearer {token}\r\n\r\n"
+        )
+        .unwrap();
+        read_answer(&mut stream).status == 200
+    };
+    let ask_agent = move || {
+        let mut line = String::new();
+        TcpStream::connect(agents).unwrap().read_to_string(&mut line).unwrap();
+        line.starts_with("up")
+    };
+    let count = |ask: Box<dyn Fn() -> bool + Send>| {
+        let stop = stop.clone();
+        std::thread::spawn(move || {
+            let mut answers = 0;
+            while !stop.load(std::sync::atomic::Ordering::SeqCst) {
+                assert!(ask());
+                answers += 1;
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            answers
+        })
+    };
+    let asking = [count(Box::new(ask_node)), count(Box::new(ask_agent))];
+    let first = upgrade(&gateway);
+    assert!(gateway.wait().success());
+    let second = upgrade_by_signal(&gateway, first.0);
+    std::thread::sleep(Duration::from_millis(200));
+    stop.store(true, std::sync::atomic::Ordering::SeqCst);
+    for answers in asking {
+        assert!(answers.join().unwrap() > 10, "it was asked all the time");
+    }
+    let status = gateway.operator(&["quiesce", "status"]).status().unwrap();
+    assert!(status.success(), "on the socket too");
+    drop(second);
+}
