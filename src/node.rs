@@ -3,8 +3,10 @@
 //! Everything is made here and handed down; nothing below reaches for a global. A node runs until it is drained; meanwhile
 //! another configuration can be put in force as a whole.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
@@ -41,6 +43,7 @@ pub mod systemd;
 pub mod workers;
 
 use endpoints::{Added, Endpoints};
+use handover::message::SocketFacts;
 use handover::{Inheritance, Keys, Kin, Kindred};
 pub use sockets::Service;
 use sockets::{Change, Datagrams, Socket, Sockets};
@@ -70,6 +73,8 @@ pub struct Node {
     ports: Ports,
     /// What this process has on the disk.
     keeping: Mutex<Keeping>,
+    /// The sockets that the service manager keeps for the next process.
+    kept: Mutex<BTreeSet<SocketFacts>>,
 }
 
 /// A node that has everything and serves nobody yet.
@@ -114,6 +119,7 @@ impl Prepared {
             let watch = leaving.run_until_cancelled(gateway.watch_external());
             stop.run_until_cancelled(watch).await;
         });
+        node.keep_sockets();
         Ok(node)
     }
 }
@@ -127,7 +133,9 @@ impl Node {
     pub fn start(config: Config) -> Result<Self, StartFault> {
         let (found, keys) = Found::look(&config)?;
         let mut inheritance = keys.map(Inheritance::remembered).unwrap_or_default();
+        inheritance.add_sockets(systemd::kept());
         let prepared = Self::prepare(config, &mut inheritance)?;
+        inheritance.close_the_rest();
         settle(&prepared.node.workers, prepared.node.gateway.publisher());
         let node = &prepared.node;
         *node.keeping.lock() = found.restore(&node.gateway, &node.keys);
@@ -189,6 +197,7 @@ impl Node {
             admin: Mutex::default(),
             ports,
             keeping: Mutex::default(),
+            kept: Mutex::default(),
         };
         Ok(Prepared { node, change, added })
     }
@@ -222,7 +231,33 @@ impl Node {
         self.gateway.put_in_force(plan);
         let accepted = self.accept_from(change, added).map_err(StartFault::Descriptors);
         self.gateway.control_channel().set_rdp_addresses(self.rdp_addresses());
+        self.keep_sockets();
         accepted
+    }
+
+    /// Has the service manager keep the sockets that are served, and no others.
+    fn keep_sockets(&self) {
+        let sockets = match self.backlogs() {
+            Ok(sockets) => sockets,
+            Err(fault) => return tracing::warn!(%fault, "the service manager keeps no sockets"),
+        };
+        let served: BTreeSet<_> = sockets.iter().map(|(facts, _)| *facts).collect();
+        for (facts, socket) in &sockets {
+            systemd::keep(*facts, socket);
+        }
+        let before = std::mem::replace(&mut *self.kept.lock(), served.clone());
+        before.difference(&served).for_each(|facts| systemd::let_go(*facts));
+    }
+
+    /// The listening sockets in which clients can wait, once more.
+    fn backlogs(&self) -> io::Result<Vec<(SocketFacts, OwnedFd)>> {
+        let mut sockets = self.sockets.lock().to_hand_over()?;
+        for (address, is_for, socket) in self.ports.to_hand_over()? {
+            let use_ = is_for.into();
+            sockets.push((SocketFacts { address, use_ }, socket));
+        }
+        sockets.retain(|(facts, _)| systemd::is_worth_keeping(facts.use_));
+        Ok(sockets)
     }
 
     /// What runs on it.

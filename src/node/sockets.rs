@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::handover::Inheritance;
 use super::handover::message::{SocketFacts, SocketUse};
+use super::handover::{Inheritance, close_for_all};
 use crate::config::Config;
 use crate::listen::udp::bind_udp;
 use crate::listen::{BindFault, bind};
@@ -195,6 +195,8 @@ impl Sockets {
             let stays = wanted.contains_key(address);
             if !stays {
                 socket.close();
+                // The service manager may have passed it under a number of its own.
+                close_for_all(&socket.listener);
             }
             stays
         });

@@ -2,14 +2,16 @@
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use aws_lc_rs::digest::{SHA256, digest};
+use rustix::net::{Shutdown, shutdown};
 
 use super::message::{Keys, SocketFacts, SocketUse};
 use crate::admin::PortUse;
 use crate::config::Config;
 use crate::grant::{Randomness as _, SystemRandomness};
+use crate::node::systemd;
 use crate::types::{Octets32, Secret};
 
 /// Everything that is there before the configuration is looked at.
@@ -47,6 +49,19 @@ impl Inheritance {
         Self {
             keys,
             ..Self::default()
+        }
+    }
+
+    /// Takes in sockets that the service manager has kept.
+    pub(in crate::node) fn add_sockets(&mut self, sockets: HashMap<SocketFacts, OwnedFd>) {
+        self.sockets.extend(sockets);
+    }
+
+    /// Closes the sockets that nobody has taken, for whoever has them open too.
+    pub(in crate::node) fn close_the_rest(&mut self) {
+        for (facts, socket) in self.sockets.drain() {
+            close_for_all(&socket);
+            systemd::let_go(facts);
         }
     }
 
@@ -123,6 +138,12 @@ impl From<PortUse> for SocketUse {
             PortUse::Agents => Self::Agents,
         }
     }
+}
+
+/// Has a listening socket refuse clients, whoever has it open too.
+pub(in crate::node) fn close_for_all(socket: impl AsFd) {
+    // One that does not listen any more refuses them already.
+    let _ = shutdown(socket, Shutdown::Both);
 }
 
 /// A hash of the configured recognition key.

@@ -153,7 +153,7 @@ pub enum Message {
 }
 
 /// One listening socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SocketFacts {
     /// The address as it is configured.
     pub address: SocketAddr,
@@ -163,7 +163,7 @@ pub struct SocketFacts {
 }
 
 /// What a listening socket is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SocketUse {
     /// TCP.
