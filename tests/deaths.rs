@@ -540,3 +540,24 @@ fn a_new_process_that_serves_goes_on_whatever_becomes_of_the_old_one() {
     new.wait_for("the process before this one has ended");
     assert!(new.serves());
 }
+
+#[test]
+fn a_process_whose_successor_has_died_fails_at_its_end() {
+    let mut gateway = Gateway::start(&Setup::default());
+    let session = raw::sign_in(&gateway, "ann");
+    let (tunnel, answer) = raw::open_tunnel(&gateway, &session.token);
+    assert_eq!(answer.status, 200);
+    let upgrade = gateway
+        .operator(&["upgrade", "--json", "--binary", env!("CARGO_BIN_EXE_portcullis")])
+        .output()
+        .unwrap();
+    assert!(upgrade.status.success(), "{}", gateway.log_text());
+    let told: Value = serde_json::from_slice(&upgrade.stdout).unwrap();
+    kill("KILL", told["pid"].as_u64().unwrap().try_into().unwrap());
+    gateway.wait_for("the news of it", |line| {
+        let message = line["message"].as_str().unwrap_or_default();
+        message.contains("took over is no more")
+    });
+    drop(tunnel);
+    assert_eq!(gateway.wait().code(), Some(1), "so that it is started again");
+}

@@ -26,8 +26,8 @@ use crate::clock;
 use crate::fault::CloseReason;
 use crate::gateway::lifecycle::State;
 use crate::grant::HearsOfEnds;
-use crate::node::A_MOMENT;
 use crate::node::endpoints::Added;
+use crate::node::{A_MOMENT, systemd};
 use crate::types::SessionId;
 
 /// Why a process goes on by itself.
@@ -256,15 +256,19 @@ impl Node {
         }
         let other = Other::new(self.gateway.clone(), link, self.workers.tasks().clone());
         let (gateway, led, child) = (self.gateway.clone(), self.led.clone(), heir.release());
+        let stopping = self.stopping.clone();
         self.workers.tasks().spawn(async move {
             let end = tokio::select! {
                 end = other.hear(decoder) => end,
                 () = other.report(tunnels) => End::Broken,
                 () = parted.cancelled() => return,
+                () = stopping.cancelled() => return,
             };
             if is_gone(child, end).await && !other.has_passed_on() {
                 // Everything that it has ended was heard. Nobody else looks after the times of the sessions.
                 led.store(false, Ordering::Release);
+                // The service manager learns of the end of its own children only.
+                systemd::notify(&format!("MAINPID={}", std::process::id()));
                 tracing::warn!("the process that took over is no more: going on with what is open");
             } else {
                 // It, or one after it, may end sessions and cannot say so.
@@ -280,6 +284,11 @@ impl Node {
         while gateway.caps().counts().open > 0 || !gateway.tunnels().is_empty() || gateway.kinship().has_predecessor() {
             sleep(A_MOMENT).await;
         }
+    }
+
+    /// Whether the process that took over has died, so that nobody is let in any more.
+    pub fn is_bereft(&self) -> bool {
+        self.gateway.kinship().has_handed_over() && !self.led.load(Ordering::Acquire)
     }
 
     /// Takes leave of the process that took over: sessions that end here from now on do not end there.
