@@ -140,6 +140,7 @@ impl Node {
         let turn = turn.map_err(|_| HandoverFault::Busy)?;
         self.may_hand_over()?;
         let mut pause = self.pause();
+        let since = clock::now();
         self.gateway.control_channel().flush().await?;
         let link = Link::corked(line.stream().try_clone().map_err(HandoverFault::Prepare)?);
         let told: Arc<dyn HearsOfEnds> = link.clone();
@@ -159,6 +160,8 @@ impl Node {
         let serving = expect(line, ANSWER, &Message::Serving {}).await;
         let line = serving.map_err(|fault| HandoverFault::NotServing(fault.to_string()))?;
 
+        let not_accepting = clock::now().saturating_duration_since(since);
+        tracing::info!(not_accepting_ms = not_accepting.as_millis(), "the new process serves");
         pause.is_over = true;
         self.gateway.kinship().hand_over_to(successor);
         drop(turn);
