@@ -63,8 +63,8 @@ pub struct Node {
     led: Arc<AtomicBool>,
     /// The operator's side, which ends when it is dropped.
     admin: Mutex<Option<Admin>>,
-    /// The TCP sockets of the operator's side, for whoever takes over.
-    ports: Ports,
+    /// The TCP sockets of the operator's side, for whoever takes over. None, once it has.
+    ports: Mutex<Ports>,
 }
 
 /// A node that has everything and serves nobody yet.
@@ -96,7 +96,7 @@ impl Prepared {
     fn serve(self, replaces: bool) -> Result<Node, StartFault> {
         let Self { node, change, added } = self;
         let (gateway, tasks) = (node.gateway.clone(), node.workers.tasks());
-        let ports = node.ports.try_clone().map_err(StartFault::Descriptors)?;
+        let ports = node.ports.lock().try_clone().map_err(StartFault::Descriptors)?;
         *node.admin.lock() = Some(Admin::start(gateway.clone(), ports, replaces)?);
         tasks.spawn(gateway.control_channel().keep(node.stopping.clone()));
         gateway.lifecycle().serve();
@@ -178,7 +178,7 @@ impl Node {
             kindred: Mutex::default(),
             led: Arc::default(),
             admin: Mutex::default(),
-            ports,
+            ports: Mutex::new(ports),
         };
         Ok(Prepared { node, change, added })
     }

@@ -9,7 +9,7 @@ mod support;
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -239,6 +239,28 @@ async fn three_processes_in_a_row_keep_their_tunnels_and_hear_of_every_end() {
         timeout(PATIENCE, tunnel.ended()).await.unwrap();
         assert!(clock::now() - asked < Duration::from_secs(1));
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_old_process_holds_no_port_of_the_one_that_took_over() {
+    let target = Target::echo();
+    let setup = Setup::default()
+        .section("[admin]\nbind = [\"127.0.0.1:0\"]\n[quiesce]\nagent = [\"127.0.0.1:0\"]\n")
+        .desktop("shell", target.address, "ssh");
+    let gateway = Gateway::start(&setup);
+    let ports = [gateway.address, gateway.admin_port().0, gateway.agent_address()];
+    let mut session = sign_in(&gateway).await;
+    let (tunnel, _notices) = open_tunnel(&mut session).await;
+    let mut channel = launch(&mut session, &tunnel, "shell").await;
+    drop(upgrade(&gateway));
+    let deadline = clock::now() + PATIENCE;
+    for port in ports {
+        while let Err(fault) = TcpListener::bind(port) {
+            assert!(clock::now() < deadline, "{port}: {fault}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+    assert_eq!(echo(&mut channel, b"still open").await, b"still open");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -20,7 +20,7 @@ use super::link::{End, Link};
 use super::message::{BATCH, Decoder, Message, SocketFacts, VERSION};
 use super::other::Other;
 use super::{After, ENVIRONMENT, Node};
-use crate::admin::{Admin, AdminFault};
+use crate::admin::{Admin, AdminFault, Ports};
 use crate::broker::StateFault;
 use crate::clock;
 use crate::fault::CloseReason;
@@ -172,7 +172,7 @@ impl Node {
     async fn tell_identity(&self, mut line: Line, version: u32, kin: PathBuf) -> Result<Line, HandoverFault> {
         let mut sockets = self.sockets.lock().to_hand_over().map_err(HandoverFault::Prepare)?;
         sockets.extend(self.endpoints.lock().to_hand_over().map_err(HandoverFault::Prepare)?);
-        let ports = self.ports.to_hand_over().map_err(HandoverFault::Prepare)?;
+        let ports = self.ports.lock().to_hand_over().map_err(HandoverFault::Prepare)?;
         sockets.extend(ports.into_iter().map(|(address, is_for, socket)| {
             let use_ = is_for.into();
             (SocketFacts { address, use_ }, socket)
@@ -238,6 +238,8 @@ impl Node {
             // It ends once it has told the operator what became of the wish.
             drop(spawn_blocking(move || drop(admin)));
         }
+        // Whoever starts the node again must find its ports free, although this process has tunnels yet.
+        *self.ports.lock() = Ports::default();
         let parted = CancellationToken::new();
         {
             let mut kindred = self.kindred.lock();
@@ -331,7 +333,7 @@ impl Drop for Pause<'_> {
         let mut admin = node.admin.lock();
         if admin.as_ref().is_some_and(|admin| !admin.owns_its_path()) {
             *admin = None;
-            let again = node.ports.try_clone().map_err(AdminFault::Thread);
+            let again = node.ports.lock().try_clone().map_err(AdminFault::Thread);
             match again.and_then(|ports| Admin::start(node.gateway.clone(), ports, true)) {
                 Ok(again) => *admin = Some(again),
                 Err(fault) => tracing::error!(%fault, "the operator's side is lost"),
