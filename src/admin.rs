@@ -33,6 +33,7 @@ mod port;
 mod problem;
 mod routes;
 mod tokens;
+mod upgrade;
 
 use access::Access;
 use identity::Identity;
@@ -275,4 +276,4 @@ pub enum AdminFault {
     Thread(io::Error),
 }
 
-const GOODBYE: Duration = Duration::from_secs(1);
+const GOODBYE: Duration = Duration::from_secs(3);

@@ -15,6 +15,7 @@ pub mod completions;
 pub mod connect;
 pub mod demo;
 pub mod doctor;
+pub mod fleet;
 pub mod hash_password;
 pub mod quiesce;
 pub mod serve;
@@ -81,6 +82,7 @@ enum Command {
     Doctor(Box<doctor::Arguments>),
     Quiesce(quiesce::Arguments),
     Upgrade(upgrade::Arguments),
+    Fleet(fleet::Arguments),
     Sessions(sessions::Arguments),
     Token(token::Arguments),
     Connect(Box<connect::Connect>),
@@ -107,6 +109,7 @@ pub fn run_with(arguments: impl IntoIterator<Item = OsString>) -> Exit {
         Command::Doctor(arguments) => doctor::run(&arguments, term),
         Command::Quiesce(arguments) => quiesce::run(&arguments),
         Command::Upgrade(arguments) => upgrade::run(&arguments),
+        Command::Fleet(arguments) => fleet::run(&arguments),
         Command::Sessions(arguments) => sessions::run(&arguments),
         Command::Token(arguments) => token::run(&arguments),
         Command::Connect(arguments) => connect::run(*arguments, term),

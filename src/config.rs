@@ -16,6 +16,7 @@ use http::StatusCode;
 use ipnet::IpNet;
 
 pub mod environment;
+pub mod inventory;
 pub mod password;
 pub mod web;
 
@@ -27,6 +28,7 @@ mod problem;
 mod read;
 mod report;
 mod shape;
+mod source;
 
 pub use document::schema;
 pub use environment::Environment;
@@ -34,12 +36,15 @@ pub use path::SettingPath;
 pub use problem::{Form, Kind, Problem, Unpublishable};
 pub use read::{load, parse};
 pub use report::{Fault, Faults, Position, Severity};
+pub use source::{Source, is_of_one_node};
 
 use crate::types::{Authority, DesktopId, NodeName, Protocol, Secret, Target, Thumbprint, UserName};
 
 /// A whole checked configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
+    /// Where it comes from.
+    pub source: Source,
     /// This node.
     pub node: Node,
     /// Log output.
@@ -58,6 +63,8 @@ pub struct Config {
     pub limits: Limits,
     /// Sessions and their grants.
     pub session: Session,
+    /// What survives a restart.
+    pub state: State,
     /// The HTTPS tunnel.
     pub tunnel: Tunnel,
     /// Blast.
@@ -261,6 +268,15 @@ pub struct Session {
     pub per_user: usize,
     /// Open connections of one session.
     pub connections: usize,
+}
+
+/// What survives a restart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// Whether live grants are kept in `node.state_dir`.
+    pub persist_grants: bool,
+    /// Under which they are sealed; `None` is a key of the node's own making.
+    pub key: Option<Secret>,
 }
 
 /// The HTTPS tunnel.

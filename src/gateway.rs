@@ -475,10 +475,8 @@ impl Gateway {
 
     /// Ends every session.
     pub fn end_sessions(&self, reason: CloseReason) {
-        for grant in self.grants.list() {
-            if self.grants.revoke(grant.id(), reason) {
-                tracing::info!(session = %grant.id(), user = %grant.user(), reason = reason.code(), "session closed");
-            }
+        for grant in self.grants.revoke_all(reason) {
+            tracing::info!(session = %grant.id(), user = %grant.user(), reason = reason.code(), "session closed");
         }
     }
 

@@ -16,6 +16,7 @@
 //!   before it while that is in use.
 
 mod admission;
+pub mod changes;
 mod ledger;
 mod random;
 mod route;
@@ -33,10 +34,12 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 pub use self::admission::{Denied, Granted, Secondary};
+pub use self::changes::Changes;
+use self::changes::Marks;
 use self::ledger::Occupancy;
 pub use self::random::{Randomness, SystemRandomness};
 pub use self::route::{Route, RouteId, RouteRefusal};
-pub use self::store::snapshot::{GrantSnapshot, RouteSnapshot};
+pub use self::store::snapshot::{GrantSnapshot, RouteSnapshot, UseSnapshot};
 pub use self::store::{HearsOfEnds, MintRefusal, Store};
 pub use self::token::Token;
 use self::token::{GrantSecret, Issued};
@@ -68,6 +71,8 @@ pub struct Grant {
     tokens: Mutex<Tokens>,
     routes: Mutex<Routes>,
     occupancy: Arc<Occupancy>,
+    changes: Arc<Changes>,
+    marks: Marks,
     ended: OnceLock<CloseReason>,
     revoked: CancellationToken,
 }
@@ -79,6 +84,7 @@ impl Grant {
         secret: GrantSecret,
         limits: &config::Session,
         occupancy: Arc<Occupancy>,
+        changes: Arc<Changes>,
         now: Instant,
     ) -> Self {
         Self {
@@ -104,6 +110,8 @@ impl Grant {
                 open: Vec::new(),
             }),
             occupancy,
+            changes,
+            marks: Marks::default(),
             ended: OnceLock::new(),
             revoked: CancellationToken::new(),
         }
@@ -142,6 +150,7 @@ impl Grant {
     /// Notes activity of the user: the idle time starts again. Cheap enough for every message.
     pub fn touch(&self, now: Instant) {
         self.active.fetch_max(self.offset(now), Ordering::Relaxed);
+        self.marks.used(self.id, &self.changes);
     }
 
     /// When the user was last active.
@@ -153,6 +162,12 @@ impl Grant {
     pub fn beat(&self, now: Instant) {
         self.beaten
             .fetch_max(self.offset(now).saturating_add(1), Ordering::Relaxed);
+        self.marks.used(self.id, &self.changes);
+    }
+
+    /// Notes that what others keep of it is not what it is any more.
+    pub fn note_change(&self) {
+        self.marks.alter(self.id, &self.changes);
     }
 
     /// When the client last sent a heartbeat; `None` if it never has.
@@ -201,6 +216,7 @@ impl Grant {
             self.revoked.child_token(),
         ));
         routes.open.push(route.clone());
+        self.note_change();
         Ok(route)
     }
 
@@ -230,6 +246,7 @@ impl Grant {
         let place = routes.open.iter().position(|route| route.id() == id)?;
         let route = routes.open.remove(place);
         route.end();
+        self.note_change();
         if !routes.open.iter().any(|other| other.desktop() == route.desktop()) {
             self.occupancy.leave(route.desktop());
         }

@@ -3,8 +3,10 @@
 //! Everything is made here and handed down; nothing below reaches for a global. A node runs until it is drained; meanwhile
 //! another configuration can be put in force as a whole.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
@@ -24,7 +26,7 @@ use crate::fault::CloseReason;
 use crate::gateway::Gateway;
 use crate::grant::{Randomness as _, Store, SystemRandomness};
 use crate::listen::udp::Shared;
-use crate::listen::{BindFault, Caps, accept_loop};
+use crate::listen::{BindFault, Caps, ConnectionIds, accept_loop};
 use crate::observe::access::AccessLogFault;
 use crate::publish::{PublishFault, Publisher};
 use crate::secure::{LoadFault, MutualFault, Tickets};
@@ -36,13 +38,17 @@ mod endpoints;
 pub mod handover;
 mod plan;
 mod sockets;
+mod state;
 pub mod systemd;
 pub mod workers;
 
 use endpoints::{Added, Endpoints};
+use handover::message::SocketFacts;
 use handover::{Inheritance, Keys, Kin, Kindred};
 pub use sockets::Service;
-use sockets::{Change, Datagrams, Socket, Sockets};
+use sockets::{Change, Socket, Sockets, Unread};
+pub use state::StateInUse;
+use state::{Found, Keeping};
 use workers::Workers;
 
 /// A running node.
@@ -55,6 +61,8 @@ pub struct Node {
     tickets: Tickets,
     stopping: CancellationToken,
     keys: Keys,
+    /// QUIC's connection ids of this process.
+    ids: Arc<ConnectionIds>,
     /// Where other processes of the node find this one.
     kin: Mutex<Option<Kin>>,
     /// The processes before and after this one.
@@ -63,8 +71,12 @@ pub struct Node {
     led: Arc<AtomicBool>,
     /// The operator's side, which ends when it is dropped.
     admin: Mutex<Option<Admin>>,
-    /// The TCP sockets of the operator's side, for whoever takes over.
-    ports: Ports,
+    /// The TCP sockets of the operator's side, for whoever takes over. None, once it has.
+    ports: Mutex<Ports>,
+    /// What this process has on the disk.
+    keeping: Mutex<Keeping>,
+    /// The sockets that the service manager keeps for the next process.
+    kept: Mutex<BTreeSet<SocketFacts>>,
 }
 
 /// A node that has everything and serves nobody yet.
@@ -96,7 +108,7 @@ impl Prepared {
     fn serve(self, replaces: bool) -> Result<Node, StartFault> {
         let Self { node, change, added } = self;
         let (gateway, tasks) = (node.gateway.clone(), node.workers.tasks());
-        let ports = node.ports.try_clone().map_err(StartFault::Descriptors)?;
+        let ports = node.ports.lock().try_clone().map_err(StartFault::Descriptors)?;
         *node.admin.lock() = Some(Admin::start(gateway.clone(), ports, replaces)?);
         tasks.spawn(gateway.control_channel().keep(node.stopping.clone()));
         gateway.lifecycle().serve();
@@ -109,6 +121,7 @@ impl Prepared {
             let watch = leaving.run_until_cancelled(gateway.watch_external());
             stop.run_until_cancelled(watch).await;
         });
+        node.keep_sockets();
         Ok(node)
     }
 }
@@ -120,20 +133,27 @@ impl Node {
     ///
     /// [`StartFault`] with everything that is wrong of one kind; nothing is left running then.
     pub fn start(config: Config) -> Result<Self, StartFault> {
-        let prepared = Self::prepare(config, Inheritance::default())?;
+        let (found, keys) = Found::look(&config)?;
+        let mut inheritance = keys.map(Inheritance::remembered).unwrap_or_default();
+        inheritance.add_sockets(systemd::kept());
+        let prepared = Self::prepare(config, &mut inheritance)?;
+        inheritance.close_the_rest();
         settle(&prepared.node.workers, prepared.node.gateway.publisher());
+        let node = &prepared.node;
+        *node.keeping.lock() = found.restore(&node.gateway, &node.keys);
         prepared.serve(false)
     }
 
     /// Builds the node, with what it takes over. Blocks on the file system.
-    fn prepare(config: Config, mut inheritance: Inheritance) -> Result<Prepared, StartFault> {
+    fn prepare(config: Config, inheritance: &mut Inheritance) -> Result<Prepared, StartFault> {
         let conflicts = inheritance.conflicts(&config);
         if !conflicts.is_empty() {
             return Err(StartFault::NeedsRestart(conflicts));
         }
         let keys = inheritance.keys.clone();
+        let ids = Arc::new(keys.connection_ids(inheritance.generation)?);
         let stopping = CancellationToken::new();
-        let tickets = Tickets::new()?;
+        let tickets = Tickets::new(&keys.tickets, clock::now())?;
         let directory = Directory::load(&config)?;
         let drawn = keys.recognition_secret();
         let grants = Arc::new(Store::new(
@@ -152,9 +172,9 @@ impl Node {
         };
         let publisher = Arc::new(Publisher::new(&config, home, seed(), &keys.affinity_secret())?);
         let plan = plan::draw(config, &tickets, &publisher, None)?;
-        let change = Sockets::default().prepare(&plan.config, &mut inheritance)?;
+        let change = Sockets::default().prepare(&plan.config, inheritance)?;
         let bound = |address| change.bound_at(address);
-        let added = Endpoints::default().prepare(&plan.config, &mut inheritance, bound)?;
+        let added = Endpoints::default().prepare(&plan.config, inheritance, bound)?;
         let inherited = |address, is_for| inheritance.port(address, is_for);
         let ports = Ports::bind(&plan.config, inherited).map_err(AdminFault::Bind)?;
         let gateway = Arc::new(Gateway::new(
@@ -174,11 +194,14 @@ impl Node {
             tickets,
             stopping,
             keys,
+            ids,
             kin: Mutex::default(),
             kindred: Mutex::default(),
             led: Arc::default(),
             admin: Mutex::default(),
-            ports,
+            ports: Mutex::new(ports),
+            keeping: Mutex::default(),
+            kept: Mutex::default(),
         };
         Ok(Prepared { node, change, added })
     }
@@ -212,7 +235,33 @@ impl Node {
         self.gateway.put_in_force(plan);
         let accepted = self.accept_from(change, added).map_err(StartFault::Descriptors);
         self.gateway.control_channel().set_rdp_addresses(self.rdp_addresses());
+        self.keep_sockets();
         accepted
+    }
+
+    /// Has the service manager keep the sockets that are served, and no others.
+    fn keep_sockets(&self) {
+        let sockets = match self.backlogs() {
+            Ok(sockets) => sockets,
+            Err(fault) => return tracing::warn!(%fault, "the service manager keeps no sockets"),
+        };
+        let served: BTreeSet<_> = sockets.iter().map(|(facts, _)| *facts).collect();
+        for (facts, socket) in &sockets {
+            systemd::keep(*facts, socket);
+        }
+        let before = std::mem::replace(&mut *self.kept.lock(), served.clone());
+        before.difference(&served).for_each(|facts| systemd::let_go(*facts));
+    }
+
+    /// The listening sockets in which clients can wait, once more.
+    fn backlogs(&self) -> io::Result<Vec<(SocketFacts, OwnedFd)>> {
+        let mut sockets = self.sockets.lock().to_hand_over()?;
+        for (address, is_for, socket) in self.ports.lock().to_hand_over()? {
+            let use_ = is_for.into();
+            sockets.push((SocketFacts { address, use_ }, socket));
+        }
+        sockets.retain(|(facts, _)| systemd::is_worth_keeping(facts.use_));
+        Ok(sockets)
     }
 
     /// What runs on it.
@@ -267,6 +316,11 @@ impl Node {
                 () = tokio::time::sleep(A_MOMENT) => {}
             }
         }
+        if let Some(journal) = self.keeping.lock().journal() {
+            // What ends now is to go on after a restart.
+            journal.flush();
+            journal.close();
+        }
         self.gateway.end_all(CloseReason::Drained);
         self.gateway.plan().web.close();
     }
@@ -285,21 +339,15 @@ impl Node {
     /// Puts a change of sockets in force.
     fn accept_from(&self, change: Change, added: Added) -> io::Result<()> {
         let plan = self.gateway.plan();
-        let quic = (self.endpoints.lock()).apply(added, &plan, &self.gateway, self.workers.tasks());
+        let quic = (self.endpoints.lock()).apply(added, &plan, (&self.gateway, &self.ids), self.workers.tasks());
         let accept = |address, socket: &Socket| self.accept(address, socket);
-        quic.and(
-            self.sockets
-                .lock()
-                .apply(change, accept, |datagrams| self.read(datagrams)),
-        )
+        quic.and(self.sockets.lock().apply(change, accept, |unread| self.read(unread)))
     }
 
-    /// Takes clients in again, after a pause.
-    fn accept_again(&self, endpoints: Added) -> io::Result<()> {
-        let plan = self.gateway.plan();
-        let quic = (self.endpoints.lock()).apply(endpoints, &plan, &self.gateway, self.workers.tasks());
+    /// Takes connections in again, after a pause.
+    fn accept_again(&self) -> io::Result<()> {
         let accept = |address, socket: &Socket| self.accept(address, socket);
-        quic.and(self.sockets.lock().resume(accept, |datagrams| self.read(datagrams)))
+        self.sockets.lock().resume(accept)
     }
 
     /// Begins to accept connections from a socket.
@@ -328,16 +376,16 @@ impl Node {
     }
 
     /// Begins to read datagrams from a socket.
-    fn read(&self, datagrams: &Datagrams) -> io::Result<()> {
-        let (flows, port, stop) = (self.gateway.flows().clone(), datagrams.port, datagrams.stop.clone());
-        let socket = datagrams.socket.try_clone()?;
-        self.workers.tasks().spawn(async move {
-            match Shared::new(socket) {
-                Ok(socket) => flow::Door::new(socket, flows, port).run(stop).await,
-                Err(fault) => tracing::error!(%port, %fault, "socket for datagrams lost"),
-            }
-        });
-        Ok(())
+    fn read(&self, unread: Unread) -> io::Result<Arc<flow::Door>> {
+        let tasks = self.workers.tasks();
+        let door = {
+            let _workers = tasks.enter();
+            let (socket, flows) = (Shared::new(unread.socket)?, self.gateway.flows().clone());
+            flow::Door::new(socket, flows, unread.port, self.ids.clone(), unread.before)?
+        };
+        let door = Arc::new(door);
+        tasks.spawn(door.clone().run(unread.stop));
+        Ok(door)
     }
 
     fn report_what_is_open(&self, deadline: Instant) {
@@ -384,6 +432,7 @@ fn settings_that_stay(old: &Config, new: &Config) -> Vec<&'static str> {
         ),
         ("log.format", old.log.format != new.log.format),
         ("admin", old.admin != new.admin),
+        ("state", old.state != new.state),
         ("quiesce.agent", old.quiesce.agent != new.quiesce.agent),
     ];
     changed
@@ -401,6 +450,9 @@ pub enum StartFault {
     /// The certificate or authority of the fleet.
     #[error("{}", lines(.0))]
     Fleet(Vec<MutualFault>),
+    /// The folder for what is kept.
+    #[error(transparent)]
+    State(#[from] StateInUse),
     /// Addresses.
     #[error("{}", lines(.0))]
     Bind(Vec<BindFault>),

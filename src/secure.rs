@@ -30,7 +30,8 @@ pub use mutual::{Mutual, MutualFault};
 pub use offer::Offer;
 pub use quic::{SecuredQuic, handshake as quic_handshake, quic_config};
 pub use self_signed::{SelfSigned, self_signed, self_signed_for};
-pub use settings::{Tickets, operator_config, server_config};
+pub use settings::{operator_config, server_config};
+pub use tickets::{TicketKey, Tickets};
 
 use crate::fault::CloseReason;
 use crate::listen::{Accepted, Facts, Permit, Pieces, Prefixed};
@@ -47,6 +48,7 @@ mod offer;
 mod quic;
 mod self_signed;
 mod settings;
+mod tickets;
 
 /// A connection with agreed TLS.
 #[derive(Debug)]

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 mod access;
@@ -328,7 +329,8 @@ pub struct InvalidAuthority;
 /// The identifier of a session and of its grant: 128 random bits, shown as 32 hex digits.
 ///
 /// It is not a credential: it stands in logs and in the admin API.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct SessionId(u128);
 
 impl SessionId {
@@ -358,6 +360,20 @@ impl FromStr for SessionId {
             return Err(InvalidSessionId);
         }
         u128::from_str_radix(text, 16).map(Self).map_err(|_| InvalidSessionId)
+    }
+}
+
+impl From<SessionId> for String {
+    fn from(id: SessionId) -> Self {
+        id.to_string()
+    }
+}
+
+impl TryFrom<String> for SessionId {
+    type Error = InvalidSessionId;
+
+    fn try_from(text: String) -> Result<Self, InvalidSessionId> {
+        text.parse()
     }
 }
 

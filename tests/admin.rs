@@ -88,6 +88,13 @@ fn each_scope_may_do_what_it_may_and_no_more() {
         assert_eq!(status(NODE, token, ""), 200);
         assert_eq!(status("GET /metrics", token, ""), 200);
         assert_eq!(status("GET /api/v1/sessions", token, ""), 200);
+        let settings = ask(&gateway, "GET /api/v1/node/configuration", Some(token), "");
+        assert_eq!(settings.status, 200);
+        let settings = settings.text();
+        assert!(
+            settings.contains("\"node.name\":\"gw-1\"") && !settings.contains("argon2id"),
+            "{settings}"
+        );
     }
     assert_eq!(status(QUIESCE, &read, ON), 403);
     assert_eq!(status("DELETE /api/v1/sessions/0", &read, ""), 403);
@@ -98,7 +105,24 @@ fn each_scope_may_do_what_it_may_and_no_more() {
         assert_eq!(status(TOKENS, token, ""), 403);
         assert_eq!(status("POST /api/v1/tokens", token, new), 403);
         assert_eq!(status("DELETE /api/v1/tokens/admin", token, ""), 403);
+        assert_eq!(status("POST /api/v1/node/end", token, ""), 403);
+        for upgrade in ["POST /api/v1/node/upgrade", "POST /api/v1/node/upgrade/check"] {
+            assert_eq!(status(upgrade, token, "{\"binary\": \"/bin/true\"}"), 403);
+        }
     }
+    let other = ask(
+        &gateway,
+        "POST /api/v1/node/upgrade/check",
+        Some(&admin),
+        "{\"binary\": \"/bin/true\"}",
+    );
+    assert_eq!(other.status, 409);
+    assert!(
+        problem(&other)["detail"]
+            .as_str()
+            .unwrap()
+            .contains("it is another program")
+    );
     let refused = ask(&gateway, TOKENS, Some(&read), "");
     assert!(problem(&refused)["detail"].as_str().unwrap().contains("`admin`"));
     let made = ask(&gateway, "POST /api/v1/tokens", Some(&admin), new);

@@ -65,6 +65,17 @@ fn every_step_of_publishing_is_sound() {
     }
 }
 
+#[test]
+fn the_inventory_of_the_upgrades_is_sound() {
+    let text = fs::read_to_string("docs/upgrades.md").unwrap();
+    let (_, rest) = text.split_once("```toml\n").unwrap();
+    let (text, _) = rest.split_once("```").unwrap();
+    let (inventory, warnings) = portcullis::config::inventory::parse(text, Path::new("fleet.toml"), &EveryFileExists)
+        .unwrap_or_else(|faults| panic!("{faults}"));
+    assert!(warnings.is_empty(), "{warnings}");
+    assert_eq!(inventory.nodes.len(), 2);
+}
+
 /// Adds settings to a table: tables grow together, everything else is replaced.
 fn add(table: &mut toml::Table, more: toml::Table) {
     for (key, value) in more {
@@ -113,7 +124,10 @@ fn every_command_in_the_documents_exists() {
             let verbs: Vec<_> = verbs.filter(|word| !word.starts_with("--")).collect();
             let mut help = Command::new(env!("CARGO_BIN_EXE_portcullis"));
             // `quiesce on`: the second word is an argument, which help names as a possible value.
-            let nouns = if verbs.first().is_some_and(|noun| matches!(**noun, "sessions" | "token")) {
+            let nouns = if verbs
+                .first()
+                .is_some_and(|noun| matches!(**noun, "sessions" | "token" | "fleet"))
+            {
                 2
             } else {
                 1

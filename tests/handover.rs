@@ -9,10 +9,9 @@ mod support;
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,58 +19,13 @@ use parking_lot::Mutex;
 use portcullis::client::{Credentials, Notice, Unattended};
 use portcullis::clock;
 use portcullis::types::Secret;
+use rustls::HandshakeKind;
 use serde_json::Value;
 use support::client::{echo, launch, open_tunnel, reach_at, sign_in};
+use support::heir::{Heir, kill, upgrade, upgrade_by_signal, upgrade_to};
 use support::raw::{self, element, message, password_message, post, post_on, read_answer, read_head};
 use support::{Gateway, PASSWORD, PATIENCE, Setup, Target};
 use tokio::time::timeout;
-
-/// A process that took over. Dropped, it is killed.
-struct Heir(u32);
-
-impl Drop for Heir {
-    fn drop(&mut self) {
-        kill("KILL", self.0);
-    }
-}
-
-fn kill(signal: &str, pid: u32) {
-    // One that has ended already is no fault.
-    let _ = Command::new("kill")
-        .arg(format!("-{signal}"))
-        .arg(pid.to_string())
-        .status();
-}
-
-/// Hands over to the same program, with the operator's command.
-fn upgrade(gateway: &Gateway) -> Heir {
-    let output = upgrade_to(gateway, Path::new(env!("CARGO_BIN_EXE_portcullis")));
-    let told = String::from_utf8(output.stdout).unwrap();
-    let words = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success(), "{told}{words}{}", gateway.log_text());
-    let told: Value = serde_json::from_str(&told).unwrap();
-    Heir(told["pid"].as_u64().unwrap().try_into().unwrap())
-}
-
-fn upgrade_to(gateway: &Gateway, binary: &Path) -> std::process::Output {
-    let binary = binary.to_str().unwrap();
-    gateway
-        .operator(&["upgrade", "--json", "--binary", binary])
-        .output()
-        .unwrap()
-}
-
-/// Hands over by a signal to the process `pid`.
-fn upgrade_by_signal(gateway: &Gateway, pid: u32) -> Heir {
-    let before = gateway.lines().len();
-    kill("USR2", pid);
-    let line = gateway.wait_for_after(before, "handed over", |line| {
-        line["message"]
-            .as_str()
-            .is_some_and(|words| words.starts_with("handed over:"))
-    });
-    Heir(line["pid"].as_u64().unwrap().try_into().unwrap())
-}
 
 fn health_on(stream: &mut raw::Stream) -> raw::Answer {
     stream
@@ -239,6 +193,28 @@ async fn three_processes_in_a_row_keep_their_tunnels_and_hear_of_every_end() {
         timeout(PATIENCE, tunnel.ended()).await.unwrap();
         assert!(clock::now() - asked < Duration::from_secs(1));
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_old_process_holds_no_port_of_the_one_that_took_over() {
+    let target = Target::echo();
+    let setup = Setup::default()
+        .section("[admin]\nbind = [\"127.0.0.1:0\"]\n[quiesce]\nagent = [\"127.0.0.1:0\"]\n")
+        .desktop("shell", target.address, "ssh");
+    let gateway = Gateway::start(&setup);
+    let ports = [gateway.address, gateway.admin_port().0, gateway.agent_address()];
+    let mut session = sign_in(&gateway).await;
+    let (tunnel, _notices) = open_tunnel(&mut session).await;
+    let mut channel = launch(&mut session, &tunnel, "shell").await;
+    drop(upgrade(&gateway));
+    let deadline = clock::now() + PATIENCE;
+    for port in ports {
+        while let Err(fault) = TcpListener::bind(port) {
+            assert!(clock::now() < deadline, "{port}: {fault}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+    assert_eq!(echo(&mut channel, b"still open").await, b"still open");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -411,4 +387,97 @@ fn script(gateway: &Gateway, name: &str, line: &str) -> PathBuf {
     fs::write(&path, format!("#!/bin/sh\n{line}\n")).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
     path
+}
+
+#[test]
+fn the_operators_side_answers_all_along() {
+    let setup = Setup::default().section("[admin]\nbind = [\"127.0.0.1:0\"]\n[quiesce]\nagent = [\"127.0.0.1:0\"]\n");
+    let mut gateway = Gateway::start(&setup);
+    let made = gateway
+        .operator(&["token", "create", "--name", "watch", "--scope", "read"])
+        .output()
+        .unwrap();
+    let token = String::from_utf8(made.stdout).unwrap().trim().to_owned();
+    let (operators, agents) = (gateway.admin_port().0, gateway.agent_address());
+    let certificate = gateway.folder().join("state/admin.pem");
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let ask_node = move || {
+        let mut stream = raw::tls_over(TcpStream::connect(operators).unwrap(), &certificate);
+        write!(
+            stream,
+            "GET /api/v1/node HTTP/1.1\r\nHost: node\r\nAuthorization: Bearer {token}\r\n\r\n"
+        )
+        .unwrap();
+        read_answer(&mut stream).status == 200
+    };
+    let ask_agent = move || {
+        let mut line = String::new();
+        TcpStream::connect(agents).unwrap().read_to_string(&mut line).unwrap();
+        line.starts_with("up")
+    };
+    let count = |ask: Box<dyn Fn() -> bool + Send>| {
+        let stop = stop.clone();
+        std::thread::spawn(move || {
+            let mut answers = 0;
+            while !stop.load(std::sync::atomic::Ordering::SeqCst) {
+                assert!(ask());
+                answers += 1;
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            answers
+        })
+    };
+    let asking = [count(Box::new(ask_node)), count(Box::new(ask_agent))];
+    let first = upgrade(&gateway);
+    assert!(gateway.wait().success());
+    let second = upgrade_by_signal(&gateway, first.0);
+    std::thread::sleep(Duration::from_millis(200));
+    stop.store(true, std::sync::atomic::Ordering::SeqCst);
+    for answers in asking {
+        assert!(answers.join().unwrap() > 10, "it was asked all the time");
+    }
+    let status = gateway.operator(&["quiesce", "status"]).status().unwrap();
+    assert!(status.success(), "on the socket too");
+    drop(second);
+}
+
+#[test]
+fn a_client_takes_its_session_of_tls_up_again_in_the_new_process() {
+    let gateway = Gateway::start(&Setup::default());
+    let settings = Arc::new(raw::settings(&gateway.chain()));
+    let connect = || {
+        let mut stream = raw::tls_with(settings.clone(), TcpStream::connect(gateway.address).unwrap());
+        assert_eq!(health_on(&mut stream).status, 200);
+        stream.conn.handshake_kind()
+    };
+    assert_eq!(connect(), Some(HandshakeKind::Full));
+    let _first = upgrade(&gateway);
+    assert_eq!(connect(), Some(HandshakeKind::Resumed));
+    let _second = upgrade(&gateway);
+    assert_eq!(connect(), Some(HandshakeKind::Resumed));
+}
+
+#[test]
+fn connections_of_the_old_process_count_towards_the_limit() {
+    let limits = "[limits]\nconnections = 5\nconnections_per_source = 5\n";
+    let gateway = Gateway::start(&Setup::default().section(limits));
+    let tunnels: Vec<_> = (0..3)
+        .map(|_| raw::open_tunnel(&gateway, &raw::sign_in(&gateway, "ann").token))
+        .collect();
+    assert!(tunnels.iter().all(|(_, answer)| answer.status == 200));
+    let _heir = upgrade(&gateway);
+    let (mut one, mut two) = (raw::tls(&gateway), raw::tls(&gateway));
+    assert_eq!((health_on(&mut one).status, health_on(&mut two).status), (200, 200));
+    let is_refused = || {
+        let mut more = raw::tls(&gateway);
+        more.conn.complete_io(&mut more.sock).is_err()
+    };
+    let deadline = clock::now() + PATIENCE;
+    while !is_refused() {
+        assert!(clock::now() < deadline, "a sixth is let in");
+    }
+    drop((tunnels, one));
+    while is_refused() {
+        assert!(clock::now() < deadline, "there are places again");
+    }
 }

@@ -102,11 +102,11 @@ fn no_node_on_the_socket_is_told_with_what_to_do() {
 #[test]
 fn two_nodes_do_not_share_a_socket() {
     let gateway = Gateway::start(&Setup::default());
-    let second = portcullis()
-        .args(["serve", "--config"])
-        .arg(gateway.folder().join("gw.toml"))
-        .output()
-        .unwrap();
+    let folder = gateway.folder();
+    let first = std::fs::read_to_string(folder.join("gw.toml")).unwrap();
+    let file = folder.join("second.toml");
+    std::fs::write(&file, first.replace("/state\"", "/another-state\"")).unwrap();
+    let second = portcullis().args(["serve", "--config"]).arg(&file).output().unwrap();
     assert_eq!(second.status.code(), Some(1));
     assert!(
         String::from_utf8_lossy(&second.stderr).contains("another node"),

@@ -1,5 +1,6 @@
 //! The documents of the admin API: what the node sends and the CLI reads.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
@@ -15,6 +16,15 @@ pub struct NodeStatus {
     /// For how long the program runs, in seconds.
     #[serde(default)]
     pub uptime_seconds: u64,
+    /// When it started (ISO 8601, UTC): another process has another time, to the millisecond.
+    #[serde(default)]
+    pub started: String,
+    /// Where the file of the running program is; absent if another one is in its place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<PathBuf>,
+    /// A hash of the settings in force, but for those that each node of a fleet has for itself.
+    #[serde(default)]
+    pub configuration: String,
     /// `starting`, `serving`, `quiesced` or `draining`.
     pub state: String,
     /// What the balancer's health check is answered: 200, 404 or 503.
@@ -24,6 +34,9 @@ pub struct NodeStatus {
     pub quiesced: Option<Quiesced>,
     /// Live sessions.
     pub sessions: usize,
+    /// As many as there may be; 0 if it is not said.
+    #[serde(default)]
+    pub sessions_max: usize,
     /// Open tunnels.
     pub tunnels: usize,
     /// Sign-ins in the middle.
@@ -31,8 +44,40 @@ pub struct NodeStatus {
     /// Open client connections.
     pub connections: usize,
     /// When the last live session will have ended at the latest, in seconds from now; absent without sessions.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub empty_in_seconds: Option<u64>,
+    /// Secondary connections turned away and errors of the web, as they stand at `/metrics`.
+    #[serde(default)]
+    pub errors: u64,
+    /// Whether another process can take over; absent if it is not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub can_hand_over: Option<bool>,
+    /// What came of the last upgrade.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_upgrade: Option<LastUpgrade>,
+}
+
+/// What came of the last upgrade in place.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct LastUpgrade {
+    /// When (ISO 8601, UTC).
+    pub at: String,
+    /// The program that was to take over.
+    pub program: PathBuf,
+    /// Why it did not; absent if it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
+}
+
+/// The configuration in force: `GET /api/v1/node/configuration`.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct NodeConfiguration {
+    /// The file that it was read from.
+    pub file: PathBuf,
+    /// As in [`NodeStatus`].
+    pub fingerprint: String,
+    /// Every setting that is written, by its path. Secrets are not told.
+    pub settings: BTreeMap<String, String>,
 }
 
 /// How a node is quiesced.
@@ -72,6 +117,19 @@ pub struct Upgrade {
 pub struct Upgraded {
     /// The id of the process that serves.
     pub pid: u32,
+}
+
+/// Whether a program could take over: the answer to `POST /api/v1/node/upgrade/check`, whose body is an [`Upgrade`].
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct UpgradeCheck {
+    /// The program's version.
+    pub version: String,
+    /// SHA-256 of its file, in hexadecimal digits.
+    pub sha256: String,
+    /// The same of the program that runs.
+    pub running_sha256: String,
+    /// What the program finds wrong with the configuration as it stands on the disk; empty if it takes it.
+    pub faults: Vec<String>,
 }
 
 /// The live sessions: `GET /api/v1/sessions`.
@@ -282,7 +340,7 @@ pub enum Scope {
     Read,
     /// Quiesce, and end sessions
     Operate,
-    /// Make and revoke tokens
+    /// Make and revoke tokens, upgrade and end the node
     Admin,
 }
 

@@ -43,7 +43,7 @@ fn levels(gateway: &Gateway, out: &mut Exposition) {
         (
             "portcullis_connections",
             "Open client connections.",
-            gateway.caps().counts().open,
+            gateway.caps().of_the_node(),
         ),
     ] {
         out.gauge(name, help);

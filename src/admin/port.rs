@@ -1,16 +1,21 @@
 //! The admin port and the agent check: connections bounded in number, in all and by source, and in time.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::{Extension, Router};
+use futures_util::FutureExt as _;
+use http::HeaderValue;
+use http::header::CONNECTION;
 use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustls::ServerConfig;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -30,11 +35,9 @@ pub(super) async fn serve(
 ) {
     let ends = stop.clone();
     let handler = move |incoming| {
-        let conversation = converse(incoming, tls.clone(), router.clone());
-        let stop = stop.clone();
+        let conversation = converse(incoming, tls.clone(), router.clone(), stop.clone());
         tasks.spawn(async move {
-            // Cut when the node ends: whoever asked sees that it is gone.
-            let _ = stop.run_until_cancelled(timeout(LONGEST, conversation)).await;
+            let _ = timeout(LONGEST, conversation).await;
         });
     };
     accept_loop(listener, "admin".into(), caps(), handler, ends).await;
@@ -56,8 +59,9 @@ pub(super) async fn serve_agent(
     accept_loop(listener, "agent".into(), caps(), handler, stop).await;
 }
 
-/// One operator's connection, from TLS to its end.
-async fn converse(incoming: Incoming, tls: Arc<ServerConfig>, router: Router) {
+/// One operator's connection, from TLS to its end. After `stop` the request that is on its way is the last, or the one that
+/// comes within a moment.
+async fn converse(incoming: Incoming, tls: Arc<ServerConfig>, router: Router, stop: CancellationToken) {
     let secured = timeout(HANDSHAKE, async {
         let accepted = incoming.accept(&[]).await?;
         secure::handshake(accepted, tls).await
@@ -65,13 +69,33 @@ async fn converse(incoming: Incoming, tls: Arc<ServerConfig>, router: Router) {
     // What went wrong is in the log at debug, where it happened.
     let Ok(Ok(secured)) = secured.await else { return };
     let (io, facts, _tls, _permit) = secured.into_parts();
-    let service = TowerToHyperService::new(router.layer(Extension(Origin(facts.client.ip()))));
+    let router = TowerToHyperService::new(router.layer(Extension(Origin(facts.client.ip()))));
+    let ends = stop.clone();
+    let service = service_fn(move |request| {
+        let (answer, ends) = (router.call(request), ends.clone());
+        async move {
+            let mut answer = answer.await?;
+            if ends.is_cancelled() {
+                let close = HeaderValue::from_static("close");
+                answer.headers_mut().insert(CONNECTION, close);
+            }
+            Ok::<_, Infallible>(answer)
+        }
+    });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
         .max_buf_size(HEAD_MAX)
         .serve_connection(TokioIo::new(io), service);
-    if let Err(fault) = served.await {
+    tokio::pin!(served);
+    let served = tokio::select! {
+        served = served.as_mut() => served,
+        () = stop.cancelled().then(|()| sleep(LAST_REQUEST)) => {
+            served.as_mut().graceful_shutdown();
+            served.await
+        }
+    };
+    if let Err(fault) = served {
         tracing::debug!(client = %facts.client, %fault, "an operator's connection ended");
     }
 }
@@ -108,6 +132,8 @@ const HANDSHAKE: Duration = Duration::from_secs(5);
 /// For a head, also the next one on a connection that is kept open.
 const HEAD: Duration = Duration::from_secs(15);
 const HEAD_MAX: usize = 16 * 1024;
+/// For a request of a connection that was opened before the end.
+const LAST_REQUEST: Duration = Duration::from_secs(1);
 /// Of a connection, whatever it does.
 const LONGEST: Duration = Duration::from_secs(600);
 /// Of an agent check.

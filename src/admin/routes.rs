@@ -16,12 +16,12 @@ use tokio::time::timeout;
 
 use super::access::{Access, Caller, audit, authenticate, require};
 use super::api::{
-    External, ExternalList, Finding, FindingList, Launched, MadeToken, NewToken, NodeStatus, PoolList, Quiesce,
-    Quiesced, RefusalCount, RefusalList, Scope, Session, SessionList, Token, TokenList, Upgrade, Upgraded,
+    External, ExternalList, Finding, FindingList, LastUpgrade, Launched, MadeToken, NewToken, NodeConfiguration,
+    NodeStatus, PoolList, Quiesce, Quiesced, RefusalCount, RefusalList, Scope, Session, SessionList, Token, TokenList,
 };
-use super::metrics;
 use super::problem::Refused;
 use super::tokens::{NotMade, Tokens};
+use super::{metrics, upgrade};
 use crate::clock;
 use crate::fault::Refusal;
 use crate::gateway::Gateway;
@@ -34,16 +34,11 @@ use crate::types::SessionId;
 pub(super) struct Side {
     gateway: Arc<Gateway>,
     tokens: Arc<Tokens>,
-    started: Instant,
 }
 
 impl Side {
     pub(super) fn new(gateway: Arc<Gateway>, tokens: Arc<Tokens>) -> Self {
-        Self {
-            gateway,
-            tokens,
-            started: clock::now(),
-        }
+        Self { gateway, tokens }
     }
 
     pub(super) fn gateway(&self) -> &Arc<Gateway> {
@@ -68,6 +63,7 @@ impl Side {
     fn routes(&self) -> Router {
         let read = Router::new()
             .route("/api/v1/node", get(node))
+            .route("/api/v1/node/configuration", get(configuration))
             .route("/api/v1/sessions", get(sessions))
             .route("/api/v1/refusals", get(refusals))
             .route("/api/v1/findings", get(findings))
@@ -80,12 +76,14 @@ impl Side {
             .route("/api/v1/sessions/{id}", delete(kill))
             .route_layer(from_fn_with_state(Scope::Operate, require));
         let admin = Router::new()
+            .route("/api/v1/node/end", post(upgrade::end))
             .route("/api/v1/tokens", get(tokens).post(create_token))
             .route("/api/v1/tokens/{name}", delete(revoke_token))
             .route_layer(from_fn_with_state(Scope::Admin, require));
-        // What runs as the node is for who may do anything; and it has a deadline of its own.
+        // What runs as the node is for who may do anything; and it has deadlines of its own.
         let upgrade = Router::new()
-            .route("/api/v1/node/upgrade", post(upgrade))
+            .route("/api/v1/node/upgrade", post(upgrade::upgrade))
+            .route("/api/v1/node/upgrade/check", post(upgrade::check))
             .route_layer(from_fn_with_state(Scope::Admin, require));
         read.merge(operate)
             .merge(admin)
@@ -145,15 +143,14 @@ async fn quiesce(
     }
 }
 
-async fn upgrade(
-    State(side): State<Side>,
-    wanted: Result<Json<Upgrade>, JsonRejection>,
-) -> Result<Json<Upgraded>, Refused> {
-    let Json(Upgrade { binary }) = wanted?;
-    let outcome = side.gateway.kinship().wish(binary).await;
-    outcome
-        .map(|pid| Json(Upgraded { pid }))
-        .map_err(|detail| Refused::new(StatusCode::CONFLICT, detail))
+async fn configuration(State(side): State<Side>) -> Json<NodeConfiguration> {
+    let plan = side.gateway.plan();
+    let source = &plan.config.source;
+    Json(NodeConfiguration {
+        file: source.file.clone(),
+        fingerprint: source.fingerprint(),
+        settings: source.written.clone(),
+    })
 }
 
 async fn sessions(State(side): State<Side>) -> Json<SessionList> {
@@ -329,19 +326,42 @@ fn status(side: &Side) -> NodeStatus {
             refuses_logins: settings.refuses_logins,
         }
     });
+    let (plan, lifecycle) = (gateway.plan(), gateway.lifecycle());
+    let (started, began) = lifecycle.started();
     NodeStatus {
-        name: gateway.plan().config.node.name.to_string(),
+        name: plan.config.node.name.to_string(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        uptime_seconds: moment.now.saturating_duration_since(side.started).as_secs(),
-        state: gateway.lifecycle().state().as_str().to_owned(),
+        uptime_seconds: moment.now.saturating_duration_since(started).as_secs(),
+        started: format!("{began:.3}"),
+        program: upgrade::program(),
+        configuration: plan.config.source.fingerprint(),
+        state: lifecycle.state().as_str().to_owned(),
         health: gateway.health().status().as_u16(),
         quiesced,
         sessions: gateway.grants().len(),
+        sessions_max: plan.config.session.max,
         tunnels: gateway.tunnels().len(),
         pending_logins: gateway.control_channel().pending(),
-        connections: gateway.caps().counts().open,
+        connections: gateway.caps().of_the_node(),
         empty_in_seconds: last.map(|end| end.saturating_duration_since(moment.now).as_secs()),
+        errors: errors(gateway),
+        can_hand_over: Some(gateway.kinship().can_hand_over()),
+        last_upgrade: lifecycle.last_upgrade().map(|last| LastUpgrade {
+            at: format!("{:.0}", last.at),
+            program: last.program,
+            fault: last.fault,
+        }),
     }
+}
+
+/// What went wrong for clients, all in one count.
+fn errors(gateway: &Gateway) -> u64 {
+    let counters = gateway.grants().watch().counters();
+    let turned_away = (Kind::ALL.into_iter())
+        .flat_map(|kind| Refusal::ALL.map(|reason| counters.refusals(kind, reason)))
+        .sum::<u64>();
+    let of_the_web = gateway.publisher().traffic().faults().map(|(_, count)| count);
+    turned_away + of_the_web.sum::<u64>()
 }
 
 /// A span, rounded up: what has not ended is not told to end in 0 s.

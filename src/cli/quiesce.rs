@@ -84,7 +84,7 @@ async fn ask(node: &NodeArguments) -> Result<NodeStatus, api::CallFault> {
 }
 
 /// `gw-1 quiesced, health 503: 12 sessions left, at the latest for 3 h 20 min`
-fn in_words(status: &NodeStatus) -> String {
+pub(super) fn in_words(status: &NodeStatus) -> String {
     let NodeStatus {
         name,
         state,
@@ -114,12 +114,12 @@ fn in_words(status: &NodeStatus) -> String {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(in crate::cli) mod tests {
     use super::*;
     use crate::admin::api::Quiesced;
 
     /// A quiesced node.
-    pub(super) fn quiesced(sessions: usize, pending_logins: usize) -> NodeStatus {
+    pub(in crate::cli) fn quiesced(sessions: usize, pending_logins: usize) -> NodeStatus {
         NodeStatus {
             name: "gw-1".into(),
             version: "0.1.0".into(),
@@ -138,6 +138,13 @@ pub(super) mod tests {
             pending_logins,
             connections: 2,
             empty_in_seconds: (sessions > 0).then_some(12_059),
+            started: "2026-11-30T11:59:58.250Z".into(),
+            program: None,
+            configuration: "5eed".into(),
+            sessions_max: 10_000,
+            errors: 0,
+            can_hand_over: Some(true),
+            last_upgrade: None,
         }
     }
 

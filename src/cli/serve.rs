@@ -24,7 +24,7 @@ use crate::observe::Logging;
   portcullis serve --config /etc/portcullis/portcullis.toml
   PORTCULLIS_CONFIG=gw.toml portcullis serve
 
-Exit codes: 0 drained, 1 could not start, 2 usage, 3 invalid configuration.")]
+Exit codes: 0 drained, 1 could not start, or the process that took over has died, 2 usage, 3 invalid configuration.")]
 pub struct Arguments {
     /// The configuration file.
     #[arg(long, env = "PORTCULLIS_CONFIG", value_name = "FILE")]
@@ -55,7 +55,7 @@ pub fn run(arguments: &Arguments) -> Exit {
         }
     };
     match start(config, &arguments.config, heir) {
-        Ok(()) => Exit::Done,
+        Ok(exit) => exit,
         Err(fault) => {
             explain(&format!("Not started. {fault:#}\n"));
             Exit::Failed
@@ -63,12 +63,16 @@ pub fn run(arguments: &Arguments) -> Exit {
     }
 }
 
-fn start(config: Config, file: &Path, heir: Option<Heir>) -> anyhow::Result<()> {
+fn start(config: Config, file: &Path, heir: Option<Heir>) -> anyhow::Result<Exit> {
     // Where a later program is found, whatever becomes of the file of this one.
     let program = std::env::current_exe()?;
     let logging = Logging::start(&config.log)?;
     let node = match heir {
-        Some(heir) => heir.serve(config)?,
+        Some(heir) => {
+            let node = heir.serve(config)?;
+            node.gateway().lifecycle().note_upgrade(program.clone(), None);
+            node
+        }
         None => Node::start(config)?,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -84,8 +88,10 @@ fn start(config: Config, file: &Path, heir: Option<Heir>) -> anyhow::Result<()> 
             program: &program,
         };
         life.live(signals).await;
+        // Whoever looks after the service has to start it again.
+        let exit = if node.is_bereft() { Exit::Failed } else { Exit::Done };
         node.stop().await;
-        Ok(())
+        Ok(exit)
     })
 }
 
@@ -157,6 +163,8 @@ impl Life<'_> {
             }
             Err(fault) => {
                 tracing::error!(binary = %binary.display(), "not handed over, this process goes on: {fault}");
+                let lifecycle = self.node.gateway().lifecycle();
+                lifecycle.note_upgrade(binary, Some(fault.to_string()));
                 Err(format!("Not handed over, the running process goes on: {fault}."))
             }
         };

@@ -61,4 +61,4 @@ pub fn run(arguments: &Arguments) -> Exit {
 }
 
 /// Longer than the node gives the new process.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(180);
+pub(super) const PATIENCE: std::time::Duration = std::time::Duration::from_secs(180);

@@ -12,10 +12,11 @@ use super::nearest::nearest;
 use super::path::SettingPath;
 use super::problem::Problem;
 use super::shape::Found;
-use super::{Authentication, Config, Limits, Log, LogFormat, Node, Session, Throttle, Tunnel};
+use super::{Authentication, Config, Limits, Log, LogFormat, Node, Session, Source, State, Throttle, Tunnel};
 
 mod circles;
 mod directory;
+mod inventory;
 mod layers;
 mod listeners;
 mod operator;
@@ -51,7 +52,7 @@ impl<'a> Check<'a> {
     }
 
     /// Checks everything. What comes of it is whole only if no error was found.
-    pub(super) fn config(&mut self, document: Document) -> Option<Config> {
+    pub(super) fn config(&mut self, document: Document, source: Source) -> Option<Config> {
         let listeners = document.listener.unwrap_or_default();
         let listener_names = self.names(&SettingPath::of(&["listener"]), listeners.keys().cloned());
         let ends_tls = |listener: &document::Listener| match listener.protocol {
@@ -89,6 +90,7 @@ impl<'a> Check<'a> {
         let quiesce = self.quiesce(&document.quiesce);
         let limits = self.limits(&document.limits);
         let session = self.session(&document.session);
+        let state = self.state(&document.state);
         let signs_in = listeners.is_empty() || listeners.values().any(|listener| listener.session_gateway);
         let directory = self.directory(document.directory, signs_in);
         let tunnel = tunnel(document.tunnel);
@@ -115,6 +117,7 @@ impl<'a> Check<'a> {
         };
         let web = self.web(published, around);
         Some(Config {
+            source,
             node: self.node(document.node?)?,
             log: log(document.log),
             listeners,
@@ -124,6 +127,7 @@ impl<'a> Check<'a> {
             quiesce,
             limits,
             session,
+            state,
             tunnel,
             blast,
             pcoip,
@@ -134,6 +138,14 @@ impl<'a> Check<'a> {
             directory,
             web,
         })
+    }
+
+    fn state(&mut self, state: &document::State) -> State {
+        let path = SettingPath::of(&["state", "key"]);
+        State {
+            persist_grants: state.persist_grants,
+            key: state.key.as_ref().and_then(|source| self.key(source, &path)),
+        }
     }
 
     fn node(&mut self, node: document::Node) -> Option<Node> {

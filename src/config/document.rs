@@ -14,6 +14,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub(super) mod format;
+pub(super) mod inventory;
 mod json_schema;
 pub(super) mod operator;
 pub(super) mod pool;
@@ -72,6 +73,9 @@ pub(super) struct Document {
     /// Sessions and their grants.
     #[serde(default)]
     pub session: Session,
+    /// What survives a restart.
+    #[serde(default)]
+    pub state: State,
     /// The HTTPS tunnel.
     #[serde(default)]
     pub tunnel: Tunnel,
@@ -141,7 +145,7 @@ pub(super) struct Node {
     /// Label of this node in tokens and logs. Each node of a fleet has its own.
     #[schemars(required, example = "gw-1")]
     pub name: Option<Name>,
-    /// Folder for changed passwords and preferences.
+    /// Folder for changed passwords and preferences, and for what `[state]` keeps. Each node has one of its own.
     #[serde(default = "state_dir")]
     pub state_dir: Path,
     /// Unix socket on which the operator's commands are answered.
@@ -322,6 +326,18 @@ pub(super) struct Session {
     /// Open connections of one session. Clients open several: 8 or fewer breaks some.
     #[schemars(range(min = 1, max = 1024))]
     pub connections: usize,
+}
+
+/// What survives a restart.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct State {
+    /// Whether live sessions are kept in `node.state_dir`, sealed, so that after a restart or a crash users go on
+    /// without signing in again.
+    pub persist_grants: bool,
+    /// Key under which they are sealed; at least 32 characters, never in this file itself. Left out: one that is made once
+    /// and kept beside them.
+    pub key: Option<KeySource>,
 }
 
 /// The HTTPS tunnel.

@@ -4,10 +4,10 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 
-use serde::Deserialize as _;
+use serde::de::DeserializeOwned;
+use serde_json::Value as Json;
 use toml::de::{DeTable, Deserializer, Error as SyntaxError};
 
-use super::Config;
 use super::check::{Check, Places};
 use super::document::{self, Document};
 use super::environment::{Environment, Process};
@@ -15,6 +15,7 @@ use super::path::SettingPath;
 use super::problem::Problem;
 use super::report::{Fault, Faults, Position};
 use super::shape::{Found, Shape};
+use super::{Config, Source};
 
 /// The longest file, in bytes: ten thousand rules fit well.
 const MAX: usize = 8 * 1024 * 1024;
@@ -27,6 +28,78 @@ const MAX: usize = 8 * 1024 * 1024;
 ///
 /// All faults at once, with the warnings among them.
 pub fn load(path: &Path) -> Result<(Config, Faults), Faults> {
+    parse(&text_of(path)?, path, &Process)
+}
+
+/// Checks the configuration in `text`, which stands, or will stand, in `file`: relative paths start at its folder.
+///
+/// Returns the configuration with the warnings.
+///
+/// # Errors
+///
+/// All faults at once, with the warnings among them.
+pub fn parse(text: &str, file: &Path, environment: &dyn Environment) -> Result<(Config, Faults), Faults> {
+    check_in(
+        text,
+        file,
+        environment,
+        &document::SCHEMA,
+        |check, document: Document, source| check.config(document, source),
+    )
+}
+
+/// Takes a text all the way: tree, shape by the schema, document, and what `check` makes of it.
+///
+/// # Errors
+///
+/// All faults at once, with the warnings among them.
+pub(super) fn check_in<D: DeserializeOwned, C>(
+    text: &str,
+    file: &Path,
+    environment: &dyn Environment,
+    schema: &Json,
+    check: impl FnOnce(&mut Check<'_>, D, Source) -> Option<C>,
+) -> Result<(C, Faults), Faults> {
+    let report = |found| Faults::new(file.display().to_string(), located(text, found));
+    let (mut root, errors) = DeTable::parse_recoverable(text);
+    let mut found: Vec<Found> = errors.iter().map(syntax_fault).collect();
+    if found.iter().any(|found| found.problem != Problem::SecondTime) {
+        return Err(report(found));
+    }
+    let shape = Shape::of(schema, &mut root);
+    found.extend(shape.found);
+    let places = Places::of(&root, shape.kept, shape.removed);
+    let source = Source::of(schema, root.get_ref(), file.to_owned());
+    let checked = match D::deserialize(Deserializer::from(root)) {
+        Ok(document) => {
+            let mut run = Check::new(environment, file.parent().unwrap_or(Path::new("")), places);
+            let checked = check(&mut run, document, source);
+            found.extend(run.found);
+            checked
+        }
+        Err(refusal) => {
+            let at = refusal.span().map_or(0, |span| span.start);
+            found.push(Found {
+                path: SettingPath::default(),
+                at,
+                problem: Problem::Unforeseen,
+            });
+            None
+        }
+    };
+    let faults = report(found);
+    match checked {
+        Some(checked) if !faults.has_errors() => Ok((checked, faults)),
+        _ => Err(faults),
+    }
+}
+
+/// The text of the file at `path`. Blocks.
+///
+/// # Errors
+///
+/// It cannot be read, is too long, or no text.
+pub(super) fn text_of(path: &Path) -> Result<String, Faults> {
     let refuse = |position, problem: Problem| {
         Err(Faults::new(
             path.display().to_string(),
@@ -40,54 +113,11 @@ pub fn load(path: &Path) -> Result<(Config, Faults), Faults> {
     if bytes.len() > MAX {
         return refuse(None, Problem::TooLong { limit: MAX });
     }
-    match std::str::from_utf8(&bytes) {
-        Ok(text) => parse(text, path, &Process),
-        Err(wrong) => {
-            let sound = String::from_utf8_lossy(bytes.split_at(wrong.valid_up_to()).0);
-            refuse(Some(Cursor::at_start(&sound).position(sound.len())), Problem::NotText)
-        }
-    }
-}
-
-/// Checks the configuration in `text`, which stands, or will stand, in `file`: relative paths start at its folder.
-///
-/// Returns the configuration with the warnings.
-///
-/// # Errors
-///
-/// All faults at once, with the warnings among them.
-pub fn parse(text: &str, file: &Path, environment: &dyn Environment) -> Result<(Config, Faults), Faults> {
-    let report = |found| Faults::new(file.display().to_string(), located(text, found));
-    let (mut root, errors) = DeTable::parse_recoverable(text);
-    let mut found: Vec<Found> = errors.iter().map(syntax_fault).collect();
-    if found.iter().any(|found| found.problem != Problem::SecondTime) {
-        return Err(report(found));
-    }
-    let shape = Shape::of(&document::SCHEMA, &mut root);
-    found.extend(shape.found);
-    let places = Places::of(&root, shape.kept, shape.removed);
-    let config = match Document::deserialize(Deserializer::from(root)) {
-        Ok(document) => {
-            let mut check = Check::new(environment, file.parent().unwrap_or(Path::new("")), places);
-            let config = check.config(document);
-            found.extend(check.found);
-            config
-        }
-        Err(refusal) => {
-            let at = refusal.span().map_or(0, |span| span.start);
-            found.push(Found {
-                path: SettingPath::default(),
-                at,
-                problem: Problem::Unforeseen,
-            });
-            None
-        }
-    };
-    let faults = report(found);
-    match config {
-        Some(config) if !faults.has_errors() => Ok((config, faults)),
-        _ => Err(faults),
-    }
+    String::from_utf8(bytes).or_else(|wrong| {
+        let valid = wrong.utf8_error().valid_up_to();
+        let sound = String::from_utf8_lossy(wrong.as_bytes().split_at(valid).0);
+        refuse(Some(Cursor::at_start(&sound).position(sound.len())), Problem::NotText)
+    })
 }
 
 /// The text of the file; one byte more than it may have, so that a longer one is seen.

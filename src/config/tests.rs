@@ -39,6 +39,11 @@ impl World {
                 0o600,
             )
             .file(
+                "/etc/portcullis/grants.key",
+                "0123456789abcdef0123456789abcdef\n",
+                0o600,
+            )
+            .file(
                 "/etc/portcullis/recognition.key",
                 "0123456789abcdef0123456789abcdef\n",
                 0o600,

@@ -147,13 +147,19 @@ impl Control {
         let directory = self.directory.load().reloaded(config);
         self.settings.store(Arc::new(config.into()));
         self.throttle.lock().set_limits(config.authentication.throttle);
-        for grant in self.grants.list().iter().filter(|grant| !directory.knows(grant.user())) {
-            if self.grants.revoke(grant.id(), CloseReason::Killed) {
-                self.forget(grant.id());
-                tracing::info!(session = %grant.id(), user = %grant.user(), reason = CloseReason::Killed.code(), "session closed: user removed or disabled");
-            }
-        }
         self.directory.store(Arc::new(directory));
+        self.end_strangers();
+    }
+
+    /// Ends the sessions of users who are gone or disabled.
+    pub fn end_strangers(&self) {
+        let directory = self.directory.load();
+        let mut grants = self.grants.list();
+        grants.retain(|grant| !directory.knows(grant.user()));
+        for grant in self.grants.revoke_together(grants, CloseReason::Killed) {
+            self.forget(grant.id());
+            tracing::info!(session = %grant.id(), user = %grant.user(), reason = CloseReason::Killed.code(), "session closed: user removed or disabled");
+        }
     }
 
     /// Tells where clients of RDP that know no gateway are served from now on, as bound.

@@ -109,6 +109,11 @@ impl Sessions {
             .insert(key, Arc::new(Session::new(key, State::SignedIn { grant })));
     }
 
+    /// What is known of the cookie of a grant's session.
+    pub(super) fn cookie_of(&self, grant: SessionId) -> Option<Octets32> {
+        self.by_grant.pin().get(&grant).map(|key| key.octets())
+    }
+
     /// Sign-ins that are in the middle.
     pub(super) fn pending(&self) -> usize {
         self.pending.lock().sources_of.len()

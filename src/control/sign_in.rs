@@ -158,6 +158,8 @@ impl Turn<'_> {
             .watch()
             .signed_in(grant.user(), client, local, clock::now());
         let cookie = self.control.sessions.signed_in(self.session, &grant);
+        // Whoever keeps the grant keeps the cookie with it.
+        grant.note_change();
         self.cookies.retain(|earlier| !earlier.starts_with("JSESSIONID="));
         self.cookies.push(session_cookie(&cookie));
         self.cookies.push(location_cookie());

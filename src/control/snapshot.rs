@@ -11,8 +11,8 @@ use super::sessions::{Session, Sessions, State};
 use crate::authenticate::{Chain, ChainSnapshot, ThrottleSnapshot};
 use crate::broker::{Directory, StateFault};
 use crate::config::{self, Config};
-use crate::grant::Store;
-use crate::types::Octets32;
+use crate::grant::{Grant, Store};
+use crate::types::{Octets32, SessionId};
 
 /// A cookie session as data. The cookie itself is not in it, only its hash.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +40,16 @@ impl Control {
     /// What was counted of failed sign-ins.
     pub fn throttled(&self, now: Instant) -> ThrottleSnapshot {
         self.throttle.lock().snapshot(now)
+    }
+
+    /// What is known of the cookie of a session that has signed in.
+    pub fn cookie_of(&self, session: SessionId) -> Option<Octets32> {
+        self.sessions.cookie_of(session)
+    }
+
+    /// Has a cookie lead to a grant that was kept.
+    pub fn adopt(&self, cookie: &Octets32, grant: Arc<Grant>) {
+        self.sessions.adopt_signed_in(cookie, grant);
     }
 
     /// Takes over the cookie sessions that another process had at the moment `taken`, after its grants.

@@ -14,13 +14,13 @@ use h3::server::RequestResolver;
 use http::header::{AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, TE, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use quinn::VarInt;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::conversation::{Conversation, tell};
 use super::extent::{KEEP_ALIVE, PROXY_CONNECTION};
 use super::http1::{Next, Respond};
-use super::sister::Sister;
 use super::{Gateway, Plan, Speaker, answer, http2};
 use crate::clock;
 use crate::fault::{CloseReason, Refusal, WebFault};
@@ -96,14 +96,23 @@ impl Gateway {
             Ok(Err(_)) => return CloseReason::ClientClosed,
             Err(_) => return CloseReason::Timeout,
         };
-        let (open, mut count) = watch::channel(0_usize);
-        let draining = self.lifecycle().draining();
+        let (open, mut count) = watch::channel(Requests::default());
+        let leaving = self.kinship().leaving();
+        let mut told = false;
         loop {
-            let idle = match *count.borrow_and_update() {
-                0 if draining.is_cancelled() => Some(LAST_WORDS),
+            let requests = *count.borrow_and_update();
+            let idle = match requests.open {
+                0 if leaving.is_cancelled() => Some(LAST_WORDS),
                 0 => Some(plan.config.limits.head_timeout),
                 _ => None,
             };
+            // A connection with streams of a session goes on, also with streams to come.
+            if leaving.is_cancelled() && requests.streams == 0 && !told {
+                told = true;
+                if http.shutdown(UNDER_WAY).await.is_err() {
+                    return CloseReason::ClientClosed;
+                }
+            }
             tokio::select! {
                 accepted = http.accept() => match accepted {
                     Ok(Some(resolver)) => {
@@ -123,7 +132,7 @@ impl Gateway {
                     }
                     return CloseReason::Completed;
                 }
-                () = draining.cancelled(), if !draining.is_cancelled() => {}
+                () = leaving.cancelled(), if !leaving.is_cancelled() => {}
             }
         }
     }
@@ -134,7 +143,7 @@ impl Gateway {
         resolver: RequestResolver<wire::Connection, Bytes>,
         stopped: Stopped,
         shared: Shared,
-        _open: Open,
+        mut open: Open,
     ) {
         let limit = self.plan().config.limits.head_timeout;
         // What cannot be read as a request was answered by the library, with an error of the stream.
@@ -144,7 +153,19 @@ impl Gateway {
         let Some(asked) = self.way(&request, &shared) else {
             return self.exchange_h3(request, exchange, stopped, &shared).await;
         };
+        open.is_stream();
         shared.conversation.note_request(false);
+        match self.successor_for_stream(&shared.conversation).await {
+            Some(Ok(owner)) => {
+                let call = call_for(&request, &asked);
+                return carry(exchange, owner, &call, Refusal::UnknownToken, &shared).await;
+            }
+            Some(Err(fault)) => {
+                tracing::warn!(%fault, "the other process of this node cannot be reached");
+                return send(exchange, answer::unavailable()).await;
+            }
+            None => {}
+        }
         match self.admit_stream(&request, &shared.conversation) {
             Ok(granted) => match asked {
                 Asked::Session => tell_the_end(exchange, &granted, &shared.connection).await,
@@ -152,56 +173,13 @@ impl Gateway {
                 Asked::Datagrams(name) => self.datagrams(exchange, &granted, name, &shared).await,
             },
             Err(denied) => match self.sister(Kind::Quic, fleet::Kind::Stream, &denied, &shared.conversation.facts) {
-                Some(sister) => self.carry(exchange, sister, &request, (asked, &denied), &shared).await,
+                Some(sister) => match sister.reach(&[]).await {
+                    Some(owner) => carry(exchange, owner, &call_for(&request, &asked), denied.reason, &shared).await,
+                    None => refuse(exchange, &denied, &shared.conversation).await,
+                },
                 None => refuse(exchange, &denied, &shared.conversation).await,
             },
         }
-    }
-
-    /// Passes a stream on to the node that has its grant, which answers it.
-    async fn carry(
-        &self,
-        mut exchange: Exchange,
-        sister: Sister,
-        request: &Request<()>,
-        (asked, denied): (Asked<'_>, &Denied),
-        shared: &Shared,
-    ) {
-        let (way, name) = match asked {
-            Asked::Session => (Way::Session, None),
-            Asked::Bytes(name) => (Way::Bytes, name),
-            Asked::Datagrams(name) => (Way::Datagrams, name),
-        };
-        let call = Call {
-            way,
-            name: name.map(str::to_owned),
-            token: Secret::new(bearer(request.headers()).unwrap_or_default()),
-        };
-        let Some(mut owner) = sister.reach(&[]).await else {
-            return refuse(exchange, denied, &shared.conversation).await;
-        };
-        let answered = async {
-            call.write(&mut owner).await?;
-            Reply::read(&mut owner).await
-        };
-        match timeout(OWNER, answered).await {
-            Ok(Ok(Reply::Admitted)) => {}
-            Ok(Ok(Reply::Unreachable)) => return send(exchange, answer::refused(Refusal::TargetUnreachable)).await,
-            Ok(Ok(Reply::Refused) | Err(_)) | Err(_) => return send(exchange, answer::refused(denied.reason)).await,
-        }
-        let mut head = Response::new(());
-        if way == Way::Datagrams {
-            head.headers_mut()
-                .insert(CAPSULE_PROTOCOL, HeaderValue::from_static("?1"));
-        }
-        if exchange.send_response(head).await.is_err() {
-            return;
-        }
-        let reason = match way {
-            Way::Datagrams => pass_datagrams(exchange, &shared.datagrams, &mut owner).await,
-            Way::Bytes | Way::Session => pass_bytes(exchange, &mut owner).await,
-        };
-        tracing::debug!(reason = reason.code(), client = %shared.connection.remote_address(), "carried QUIC stream closed");
     }
 
     /// A request as the other versions of HTTP have them.
@@ -292,6 +270,49 @@ impl Gateway {
         let reason = relay_datagrams(exchange, &shared.datagrams, desktop, granted, &route, idle).await;
         log_stream("datagrams", granted, &route, reason, shared);
     }
+}
+
+/// What a stream asks for, as whoever has its grant is told.
+fn call_for(request: &Request<()>, asked: &Asked<'_>) -> Call {
+    let (way, name) = match asked {
+        Asked::Session => (Way::Session, None),
+        Asked::Bytes(name) => (Way::Bytes, *name),
+        Asked::Datagrams(name) => (Way::Datagrams, *name),
+    };
+    Call {
+        way,
+        name: name.map(str::to_owned),
+        token: Secret::new(bearer(request.headers()).unwrap_or_default()),
+    }
+}
+
+/// Passes a stream on to whoever has its grant, who answers it; one that is refused there was `refused` here, or would be.
+async fn carry<IO>(mut exchange: Exchange, mut owner: IO, call: &Call, refused: Refusal, shared: &Shared)
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+{
+    let answered = async {
+        call.write(&mut owner).await?;
+        Reply::read(&mut owner).await
+    };
+    match timeout(OWNER, answered).await {
+        Ok(Ok(Reply::Admitted)) => {}
+        Ok(Ok(Reply::Unreachable)) => return send(exchange, answer::refused(Refusal::TargetUnreachable)).await,
+        Ok(Ok(Reply::Refused) | Err(_)) | Err(_) => return send(exchange, answer::refused(refused)).await,
+    }
+    let mut head = Response::new(());
+    if call.way == Way::Datagrams {
+        head.headers_mut()
+            .insert(CAPSULE_PROTOCOL, HeaderValue::from_static("?1"));
+    }
+    if exchange.send_response(head).await.is_err() {
+        return;
+    }
+    let reason = match call.way {
+        Way::Datagrams => pass_datagrams(exchange, &shared.datagrams, &mut owner).await,
+        Way::Bytes | Way::Session => pass_bytes(exchange, &mut owner).await,
+    };
+    tracing::debug!(reason = reason.code(), client = %shared.connection.remote_address(), "carried QUIC stream closed");
 }
 
 /// The token of a request.
@@ -432,19 +453,41 @@ fn unfit(request: &Request<()>) -> Option<WebFault> {
     }
 }
 
+/// The open requests of a connection.
+#[derive(Clone, Copy, Debug, Default)]
+struct Requests {
+    open: usize,
+    /// Those of them that are streams of a session.
+    streams: usize,
+}
+
 /// An open request of a connection.
-struct Open(watch::Sender<usize>);
+struct Open {
+    count: watch::Sender<Requests>,
+    is_stream: bool,
+}
 
 impl Open {
-    fn new(count: watch::Sender<usize>) -> Self {
-        count.send_modify(|open| *open += 1);
-        Self(count)
+    fn new(count: watch::Sender<Requests>) -> Self {
+        count.send_modify(|requests| requests.open += 1);
+        let is_stream = false;
+        Self { count, is_stream }
+    }
+
+    /// It is a stream of a session, if it is admitted.
+    fn is_stream(&mut self) {
+        self.is_stream = true;
+        self.count.send_modify(|requests| requests.streams += 1);
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.0.send_modify(|open| *open -= 1);
+        let streams = usize::from(self.is_stream);
+        self.count.send_modify(|requests| {
+            requests.open -= 1;
+            requests.streams -= streams;
+        });
     }
 }
 
@@ -455,5 +498,7 @@ const DIAL: Duration = Duration::from_secs(10);
 const OWNER: Duration = Duration::from_secs(15);
 /// For a client to read an answer.
 const ANSWER: Duration = Duration::from_secs(10);
-/// What an idle connection has to ask for when the node drains.
+/// Requests that a client may have sent before it learns that it is to make no more.
+const UNDER_WAY: usize = 64;
+/// What an idle connection has to ask for when the node drains, or another process has taken over.
 const LAST_WORDS: Duration = Duration::from_millis(200);

@@ -117,6 +117,11 @@ impl Kinship {
         answered.await.map_err(|_| never())?
     }
 
+    /// Whether somebody fulfils wishes, and another process can still take over.
+    pub fn can_hand_over(&self) -> bool {
+        self.unheard.lock().is_none() && !self.has_handed_over()
+    }
+
     /// Cancelled when the connections of this process are to end after their answers: it drains, or has handed over.
     pub fn leaving(&self) -> &CancellationToken {
         &self.leaving
@@ -127,17 +132,29 @@ impl Gateway {
     /// A request that is the successor's. `None` if there is none, or if it was carried here already.
     pub(super) fn to_successor(&self, request: &Request<()>, conversation: &Conversation) -> Option<Destination> {
         let successor = self.kinship.successor.get()?;
-        (!conversation.carried).then(|| Destination::Kin(Box::new(Carried::new(successor, request, conversation))))
+        let carried = || Carried::new(successor, request, Letter::of(conversation));
+        (!conversation.carried).then(|| Destination::Kin(Box::new(carried())))
     }
 
     /// A request for a tunnel of the predecessor.
     pub(super) fn to_predecessor(&self, request: &Request<()>, conversation: &Conversation) -> Option<Destination> {
         let predecessor = self.kinship.predecessor.load_full()?;
-        Some(Destination::Kin(Box::new(Carried::new(
-            &predecessor,
-            request,
-            conversation,
-        ))))
+        let letter = Letter {
+            back: true,
+            ..Letter::of(conversation)
+        };
+        Some(Destination::Kin(Box::new(Carried::new(&predecessor, request, letter))))
+    }
+
+    /// Reaches the successor for a stream of a QUIC connection that stays here: routes are added there. `None` if there
+    /// is none.
+    pub(super) async fn successor_for_stream(&self, conversation: &Conversation) -> Option<io::Result<UnixStream>> {
+        let successor = self.kinship.successor.get()?;
+        let letter = Letter {
+            stream: true,
+            ..Letter::of(conversation)
+        };
+        Some(letter.carry_to(successor).await)
     }
 
     /// Before a request of the session gateway is answered: waits while a handover is going on. The turn is held for as
@@ -167,8 +184,8 @@ impl Gateway {
             elsewhere = self.to_predecessor(request, conversation);
         }
         match elsewhere {
-            // Requests of HTTP/2 cannot leave: they have to be made again.
-            Some(_) if request.version() == Version::HTTP_2 => Err(Outcome::NeedsHttp1),
+            // Requests of later versions cannot leave: they have to be made again.
+            Some(_) if request.version() > Version::HTTP_11 => Err(Outcome::NeedsHttp1),
             Some(to) => Err(Outcome::Leave(to)),
             None => Ok(is_quick.then_some(turn)),
         }
@@ -192,6 +209,15 @@ impl Gateway {
             Ok(Err(fault)) => return tracing::warn!(%fault, "a connection of another process cannot be read"),
             Err(_) => return tracing::warn!("a connection of another process came without a word"),
         };
+        if let Some(successor) = self.kinship.successor.get()
+            && !letter.back
+        {
+            return match letter.carry_to(successor).await {
+                Ok(mut other) => drop(relay::pass(&mut io, &mut other).await),
+                Err(fault) => tracing::warn!(%fault, "the other process of this node cannot be reached"),
+            };
+        }
+        let is_stream = letter.stream;
         let (facts, tls) = letter.facts();
         let places = self.caps.admit().ok_or(CloseReason::ConnectionLimit);
         let places = places.and_then(|mut permit| permit.claim(facts.client.ip()).map(|()| permit));
@@ -200,6 +226,10 @@ impl Gateway {
             Ok(places) => places,
             Err(reason) => return conversation.log(reason),
         };
+        if is_stream {
+            let plan = self.plan.load_full();
+            return Box::pin(self.answer_stream(&mut io, &conversation, &plan)).await;
+        }
         let speaker = Speaker {
             gateway: &self,
             conversation: &conversation,
@@ -215,7 +245,7 @@ impl Gateway {
 impl Speaker<'_> {
     /// What becomes of a request that came after the handover, whatever it asks for.
     pub(super) fn carried(&self, request: &Request<()>) -> Option<Next> {
-        let may_leave = request.version() != Version::HTTP_2;
+        let may_leave = request.version() <= Version::HTTP_11;
         let to = may_leave.then(|| self.gateway.to_successor(request, self.conversation));
         to.flatten().map(Next::Leave)
     }
@@ -230,10 +260,10 @@ pub(super) struct Carried {
 }
 
 impl Carried {
-    fn new(to: &Path, request: &Request<()>, conversation: &Conversation) -> Self {
+    fn new(to: &Path, request: &Request<()>, letter: Letter) -> Self {
         Self {
             to: to.to_owned(),
-            letter: Letter::of(conversation),
+            letter,
             head: sister::head_of(request),
         }
     }
@@ -244,8 +274,7 @@ impl Carried {
         IO: AsyncRead + AsyncWrite + Unpin,
     {
         let reached = async {
-            let mut other = UnixStream::connect(&self.to).await?;
-            self.letter.write(&mut other).await?;
+            let mut other = self.letter.carry_to(&self.to).await?;
             other.write_all(&self.head).await?;
             other.write_all(&early).await?;
             Ok::<_, io::Error>(other)
@@ -275,6 +304,12 @@ struct Letter {
     listener: String,
     relayed_by: Option<String>,
     tls: Option<TlsLetter>,
+    /// What follows is no request, but a call for a stream of QUIC.
+    #[serde(default)]
+    stream: bool,
+    /// It comes from the process after this one, and is not sent there again.
+    #[serde(default)]
+    back: bool,
 }
 
 /// What was agreed with the client, in the numbers of TLS.
@@ -299,7 +334,16 @@ impl Letter {
                 suite: tls.suite.into(),
                 sni: tls.sni.clone(),
             }),
+            stream: false,
+            back: false,
         }
+    }
+
+    /// Reaches another process, and gives it the letter.
+    async fn carry_to(&self, process: &Path) -> io::Result<UnixStream> {
+        let mut other = UnixStream::connect(process).await?;
+        self.write(&mut other).await?;
+        Ok(other)
     }
 
     fn facts(self) -> (Facts, Option<TlsFacts>) {
@@ -359,6 +403,8 @@ mod tests {
                 suite: 0x1301,
                 sni: Some("gw.test".into()),
             }),
+            stream: true,
+            back: false,
         };
         let (mut here, mut there) = UnixStream::pair().unwrap();
         letter.write(&mut here).await.unwrap();

@@ -1,10 +1,14 @@
 //! Where a node stands in its life: starting, serving, quiesced, draining.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Instant;
 
+use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
+
+use crate::clock;
 
 /// A node's state. It only moves forward, but for quiesce, which can be taken back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,12 +54,38 @@ impl State {
 }
 
 /// The state of this node, shared by everyone who asks.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Lifecycle {
     state: AtomicU8,
     /// When the node was last quiesced.
     quiesced: Mutex<Option<Instant>>,
     draining: CancellationToken,
+    started: (Instant, Timestamp),
+    last_upgrade: Mutex<Option<UpgradeOutcome>>,
+}
+
+/// What came of an upgrade.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UpgradeOutcome {
+    /// When that was clear.
+    pub at: Timestamp,
+    /// The program that was to take over.
+    pub program: PathBuf,
+    /// Why it did not; `None` if it is the one that runs.
+    pub fault: Option<String>,
+}
+
+impl Default for Lifecycle {
+    /// Of a process that starts at this moment.
+    fn default() -> Self {
+        Self {
+            state: AtomicU8::default(),
+            quiesced: Mutex::default(),
+            draining: CancellationToken::default(),
+            started: (clock::now(), clock::wall()),
+            last_upgrade: Mutex::default(),
+        }
+    }
 }
 
 impl Lifecycle {
@@ -72,6 +102,22 @@ impl Lifecycle {
     /// Since when the node is quiesced; `None` if it is not.
     pub fn quiesced_since(&self) -> Option<Instant> {
         self.quiesced.lock().filter(|_| self.state() == State::Quiesced)
+    }
+
+    /// When the process started, on both clocks.
+    pub fn started(&self) -> (Instant, Timestamp) {
+        self.started
+    }
+
+    /// Notes what came of an upgrade: this process took over, or another one did not.
+    pub fn note_upgrade(&self, program: PathBuf, fault: Option<String>) {
+        let at = clock::wall();
+        *self.last_upgrade.lock() = Some(UpgradeOutcome { at, program, fault });
+    }
+
+    /// What came of the last upgrade that this process knows of.
+    pub fn last_upgrade(&self) -> Option<UpgradeOutcome> {
+        self.last_upgrade.lock().clone()
     }
 
     /// Goes into service, once the listeners are bound.
@@ -122,7 +168,7 @@ mod tests {
 
     #[test]
     fn quiesce_can_be_taken_back_but_a_drain_cannot() {
-        let (life, now) = (Lifecycle::default(), crate::clock::now());
+        let (life, now) = (Lifecycle::default(), clock::now());
         assert!(!life.set_quiesced(true, now), "a node that starts is not quiesced");
         life.serve();
         assert!(life.is_in_service());

@@ -52,9 +52,17 @@ impl Gateway {
     async fn stream_of_peer(&self, secured: Secured, plan: &Plan) {
         let (mut io, facts, tls, _permit) = secured.into_parts();
         let conversation = Conversation::new(facts, Some(tls), self.grants.watch().clone());
+        self.answer_stream(&mut io, &conversation, plan).await;
+    }
+
+    /// A stream of QUIC, from the call for it to its end.
+    pub(super) async fn answer_stream<IO>(&self, io: &mut IO, conversation: &Conversation, plan: &Plan)
+    where
+        IO: AsyncRead + AsyncWrite + Unpin,
+    {
         conversation.note_request(false);
-        let reason = match timeout(plan.config.limits.head_timeout, Call::read(&mut io)).await {
-            Ok(Ok(call)) => self.answer_call(&call, &mut io, &conversation, plan).await,
+        let reason = match timeout(plan.config.limits.head_timeout, Call::read(io)).await {
+            Ok(Ok(call)) => self.answer_call(&call, io, conversation, plan).await,
             Ok(Err(_)) => CloseReason::Malformed,
             Err(_) => CloseReason::Timeout,
         };

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use crate::types::{DesktopId, Protocol, Target};
@@ -76,7 +77,7 @@ impl Route {
 }
 
 /// The number of a route within its session; never used twice there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RouteId(pub(super) u32);
 
 impl RouteId {

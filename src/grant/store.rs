@@ -4,6 +4,7 @@
 //! lock for a moment. Lock order: a grant's tokens or routes, then the ledger; the two of one grant are never
 //! held together.
 
+mod ends;
 #[cfg(test)]
 mod invariants;
 pub(super) mod snapshot;
@@ -17,9 +18,10 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use zeroize::Zeroize;
 
+pub use self::ends::HearsOfEnds;
 use super::admission::{Denied, Granted, Place, Scope, Secondary};
+use super::changes::Changes;
 use super::ledger::{Ledger, Occupancy};
 use super::random::{Randomness, SystemRandomness};
 use super::token::{Digest, GrantSecret, Issued, Owner, Presented, Recognition, Token, TokenSecret};
@@ -39,8 +41,9 @@ pub struct Store {
     tokens: papaya::HashMap<Digest, Entry, BuildHasherDefault<Uniform>>,
     ledger: Mutex<Ledger>,
     occupancy: Arc<Occupancy>,
+    changes: Arc<Changes>,
     watch: Arc<Watch>,
-    /// Other processes of this node that hold the same grants.
+    /// Who keeps the same grants: a file, other processes of this node.
     listeners: ArcSwap<Vec<Arc<dyn HearsOfEnds>>>,
 }
 
@@ -68,6 +71,7 @@ impl Store {
             tokens: papaya::HashMap::default(),
             ledger: Mutex::default(),
             occupancy: Arc::default(),
+            changes: Arc::default(),
             watch: Arc::default(),
             listeners: ArcSwap::default(),
         }
@@ -78,21 +82,9 @@ impl Store {
         &self.watch
     }
 
-    /// Has `listener` told of every grant that ends from now on, before anybody else learns of it.
-    pub fn tell_of_ends(&self, listener: &Arc<dyn HearsOfEnds>) {
-        self.listeners.rcu(|known| {
-            let mut all = Vec::clone(known);
-            all.push(listener.clone());
-            all
-        });
-    }
-
-    /// Takes back [`tell_of_ends`](Self::tell_of_ends).
-    pub fn tell_no_more(&self, listener: &Arc<dyn HearsOfEnds>) {
-        self.listeners.rcu(|known| {
-            let others = known.iter().filter(|other| !Arc::ptr_eq(other, listener));
-            others.cloned().collect::<Vec<_>>()
-        });
+    /// What has changed of the grants.
+    pub fn changes(&self) -> &Arc<Changes> {
+        &self.changes
     }
 
     /// Puts other limits in force. Counts (total, per user, connections) hold at once for whatever comes next; live
@@ -120,11 +112,20 @@ impl Store {
         while sessions.contains_key(&id) {
             id = self.draw_id();
         }
-        let grant = Arc::new(Grant::new(id, who, secret, &limits, self.occupancy.clone(), now));
+        let grant = Arc::new(Grant::new(
+            id,
+            who,
+            secret,
+            &limits,
+            self.occupancy.clone(),
+            self.changes.clone(),
+            now,
+        ));
         ledger.enter(&grant);
         ledger.arm(&grant, grant.next_look(now));
         sessions.insert(id, grant.clone());
         drop(ledger);
+        grant.note_change();
         self.watch.session_begun();
         Ok(grant)
     }
@@ -189,6 +190,7 @@ impl Store {
             },
         );
         drop(tokens);
+        grant.note_change();
         let route = scope.route.map(|route| route.0);
         self.watch.announced(grant.id, scope.secondary, route, use_by);
         self.recognition.write(&secret)
@@ -328,42 +330,6 @@ impl Store {
         }
     }
 
-    /// Ends the grant `id`. `false` if there is none.
-    pub fn revoke(&self, id: SessionId, reason: CloseReason) -> bool {
-        self.get(id).is_some_and(|grant| self.end(&grant, reason))
-    }
-
-    /// Ends all grants of `user`; how many there were.
-    pub fn revoke_user(&self, user: &UserName, reason: CloseReason) -> usize {
-        self.by_user(user)
-            .iter()
-            .filter(|grant| self.end(grant, reason))
-            .count()
-    }
-
-    /// Ends all grants; how many there were.
-    pub fn revoke_all(&self, reason: CloseReason) -> usize {
-        self.list().iter().filter(|grant| self.end(grant, reason)).count()
-    }
-
-    /// Ends the grants whose time is over at `now`, and says which and why. Costs only what is due.
-    pub fn sweep(&self, now: Instant) -> Vec<(Arc<Grant>, CloseReason)> {
-        let mut ended = Vec::new();
-        loop {
-            let due = self.ledger.lock().take_due(now, SWEEP_BATCH);
-            if due.is_empty() {
-                return ended;
-            }
-            for grant in due.into_iter().filter_map(|id| self.get(id)) {
-                match grant.overdue(now) {
-                    Some(reason) if self.end(&grant, reason) => ended.push((grant, reason)),
-                    Some(_) => {}
-                    None => self.arm_again(&grant, now),
-                }
-            }
-        }
-    }
-
     /// When [`sweep`](Self::sweep) is due next; `None` without grants.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.ledger.lock().deadlines.first().map(|&(at, _)| at)
@@ -420,6 +386,7 @@ impl Store {
         };
         own.used = true;
         used.store(true, Ordering::Release);
+        grant.note_change();
         tokens.issued.retain(|issued| {
             let keep = issued.scope != scope || issued.generation >= generation;
             if !keep {
@@ -430,59 +397,11 @@ impl Store {
         Ok(())
     }
 
-    /// Ends one grant, once: everything that holds it learns the reason; its tokens are remembered as ended.
-    fn end(&self, grant: &Grant, reason: CloseReason) -> bool {
-        if grant.ended.set(reason).is_err() {
-            return false;
-        }
-        for listener in &**self.listeners.load() {
-            listener.ended(grant.id, reason);
-        }
-        let issued = {
-            let mut tokens = grant.tokens.lock();
-            tokens.secret.zeroize();
-            std::mem::take(&mut tokens.issued)
-        };
-        for token in issued {
-            self.remember(
-                token.digest,
-                Entry::Ended {
-                    session: grant.id,
-                    end: reason,
-                },
-            );
-        }
-        let desktops: HashSet<_> = std::mem::take(&mut grant.routes.lock().open)
-            .iter()
-            .map(|route| route.desktop().clone())
-            .collect();
-        for desktop in &desktops {
-            self.occupancy.leave(desktop);
-        }
-        {
-            let sessions = self.sessions.pin();
-            let mut ledger = self.ledger.lock();
-            ledger.leave(grant);
-            sessions.remove(&grant.id);
-        }
-        grant.revoked.cancel();
-        self.watch.session_ended(grant.id, reason);
-        true
-    }
-
     fn remember(&self, digest: Digest, ended: Entry) {
         let entries = self.tokens.pin();
         entries.insert(digest, ended);
         if let Some(oldest) = self.ledger.lock().remember(digest) {
             entries.remove(&oldest);
-        }
-    }
-
-    fn arm_again(&self, grant: &Grant, now: Instant) {
-        let mut ledger = self.ledger.lock();
-        // A grant that ends after this look is taken out by its end, which needs the same lock.
-        if grant.revocation().is_none() {
-            ledger.arm(grant, grant.next_look(now));
         }
     }
 
@@ -499,12 +418,6 @@ impl std::fmt::Debug for Store {
             .field("grants", &self.len())
             .finish_non_exhaustive()
     }
-}
-
-/// Whoever has to know at once that a grant has ended.
-pub trait HearsOfEnds: Send + Sync {
-    /// Must not wait.
-    fn ended(&self, session: SessionId, reason: CloseReason);
 }
 
 /// Why no grant was minted.
@@ -556,6 +469,3 @@ impl Hasher for Uniform {
         self.0
     }
 }
-
-/// How many grants are looked at under one hold of the ledger's lock.
-const SWEEP_BATCH: usize = 256;

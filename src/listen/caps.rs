@@ -23,6 +23,8 @@ pub struct Caps {
     total: AtomicUsize,
     per_source: AtomicUsize,
     open: AtomicUsize,
+    /// Open in the process of the node before this one.
+    before: AtomicUsize,
     sources: [Mutex<HashMap<IpAddr, usize>>; SHARDS],
     hasher: RandomState,
     refused_total: AtomicU64,
@@ -56,6 +58,7 @@ impl Caps {
             total: AtomicUsize::new(limits.connections),
             per_source: AtomicUsize::new(limits.connections_per_source),
             open: AtomicUsize::new(0),
+            before: AtomicUsize::new(0),
             sources: std::array::from_fn(|_| Mutex::default()),
             hasher: RandomState::new(),
             refused_total: AtomicU64::new(0),
@@ -111,9 +114,21 @@ impl Caps {
         }
     }
 
+    /// Learns how many connections are open in the process before this one, which count as well.
+    pub fn set_before(&self, open: usize) {
+        self.before.store(open, Ordering::Relaxed);
+    }
+
+    /// Connections that are open here and in the processes before this one.
+    pub fn of_the_node(&self) -> usize {
+        let before = self.before.load(Ordering::Relaxed);
+        self.open.load(Ordering::Relaxed).saturating_add(before)
+    }
+
     /// Takes one of the places of the whole node.
     pub fn admit(self: &Arc<Self>) -> Option<Permit> {
-        let limit = self.total.load(Ordering::Relaxed);
+        let before = self.before.load(Ordering::Relaxed);
+        let limit = self.total.load(Ordering::Relaxed).saturating_sub(before);
         let taken = self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| {
             (open < limit).then(|| open + 1)
         });

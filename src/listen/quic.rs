@@ -16,22 +16,25 @@ use quinn::{AsyncUdpSocket, Endpoint, EndpointConfig, IdleTimeout, MtuDiscoveryC
 use tokio_util::sync::CancellationToken;
 
 use super::episode::Episode;
+use super::ids::{ConnectionIds, Generator};
 use super::{Caps, Facts, Permit};
 use crate::clock;
 use crate::types::canonical;
 
 /// A QUIC endpoint on a socket that others use as well.
 ///
+/// Connection ids prove by themselves that this process made them: the packets of strangers are dropped unanswered.
+///
 /// # Errors
 /// What the runtime needs is lacking.
-pub fn quic_endpoint(socket: Arc<dyn AsyncUdpSocket>, config: quinn::ServerConfig) -> io::Result<Endpoint> {
-    Endpoint::new_with_abstract_socket(endpoint_config(), Some(config), socket, Arc::new(quinn::TokioRuntime))
-}
-
-/// By default connection ids prove by themselves that this endpoint made them: the packets of strangers are dropped
-/// unanswered.
-fn endpoint_config() -> EndpointConfig {
-    EndpointConfig::default()
+pub fn quic_endpoint(
+    socket: Arc<dyn AsyncUdpSocket>,
+    config: quinn::ServerConfig,
+    ids: Arc<ConnectionIds>,
+) -> io::Result<Endpoint> {
+    let mut endpoint = EndpointConfig::default();
+    endpoint.cid_generator(move || Box::new(Generator(ids.clone())));
+    Endpoint::new_with_abstract_socket(endpoint, Some(config), socket, Arc::new(quinn::TokioRuntime))
 }
 
 /// What a QUIC connection may take, and when it is given up: after a silence of `lost_contact`.
@@ -97,7 +100,8 @@ impl Drop for Handshake {
     }
 }
 
-/// Takes clients in until `stop` is cancelled; then none any more, until those that are here have gone.
+/// Takes clients in until `stop` is cancelled; then none any more, until those that are here have gone. Once `leaving` is
+/// cancelled, only those are taken in that this process has told to come again.
 ///
 /// `handler` is called for each client that may begin a handshake; it must not wait, so it spawns the client's task.
 pub async fn accept_quic(
@@ -105,7 +109,7 @@ pub async fn accept_quic(
     name: Arc<str>,
     caps: Arc<Caps>,
     handler: impl Fn(Arriving),
-    stop: CancellationToken,
+    (leaving, stop): (CancellationToken, CancellationToken),
 ) {
     let local = endpoint.local_addr().ok();
     let gate = Gate {
@@ -122,7 +126,9 @@ pub async fn accept_quic(
             incoming = endpoint.accept() => incoming,
         };
         let Some(incoming) = incoming else { return };
-        if let Some(arriving) = gate.judge(incoming, &mut full) {
+        if leaving.is_cancelled() && incoming.may_retry() {
+            incoming.ignore();
+        } else if let Some(arriving) = gate.judge(incoming, &mut full) {
             handler(arriving);
         }
     }

@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::task::{Context, Poll, ready};
 
-use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSocketState};
+use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use rustix::net::sockopt::{Ipv4PathMtuDiscovery, set_ip_mtu_discover};
@@ -59,6 +59,7 @@ pub struct Received<'a> {
     pub from: SocketAddr,
     /// To which address of this node it was sent, if the system says so.
     pub to: Option<IpAddr>,
+    ecn: Option<EcnCodepoint>,
     bytes: &'a [u8],
     stride: usize,
 }
@@ -76,6 +77,7 @@ impl<'a> Received<'a> {
         Self {
             from: meta.addr,
             to: meta.dst_ip,
+            ecn: meta.ecn,
             bytes,
             stride: meta.stride,
         }
@@ -91,6 +93,27 @@ impl<'a> Received<'a> {
     /// The first of the datagrams.
     pub fn first(&self) -> &'a [u8] {
         &self.bytes[..self.stride.min(self.bytes.len())]
+    }
+
+    /// One of the datagrams, by itself.
+    pub fn single(self, datagram: &'a [u8]) -> Self {
+        Self {
+            bytes: datagram,
+            stride: datagram.len(),
+            ..self
+        }
+    }
+
+    pub(super) fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    pub(super) fn stride(&self) -> usize {
+        self.stride
+    }
+
+    pub(super) fn ecn(&self) -> Option<EcnCodepoint> {
+        self.ecn
     }
 
     /// The octets of all of them.
@@ -446,14 +469,17 @@ impl std::ops::AddAssign for Sent {
     }
 }
 
-/// Receives from a shared socket into room of this thread and hands it to `each` before it returns.
+/// Has `receive` fill room of this thread and hands it to `each` before it returns.
 ///
 /// # Errors
-/// What the system says.
-pub fn poll_batch(socket: &Shared, cx: &mut Context<'_>, each: impl FnMut(&[Received<'_>])) -> Poll<io::Result<()>> {
+/// Those of `receive`.
+pub fn poll_batch(
+    receive: impl FnOnce(&mut [IoSliceMut<'_>], &mut [RecvMeta]) -> Poll<io::Result<usize>>,
+    each: impl FnMut(&[Received<'_>]),
+) -> Poll<io::Result<()>> {
     let mut polled = Poll::Pending;
     let outcome = with_batch(
-        |buffers, metas| match socket.poll_recv(cx, buffers, metas) {
+        |buffers, metas| match receive(buffers, metas) {
             Poll::Ready(received) => {
                 polled = Poll::Ready(());
                 received

@@ -13,8 +13,9 @@ use super::handover::message::{SocketFacts, SocketUse};
 use super::workers::Tasks;
 use crate::config::Config;
 use crate::gateway::{Gateway, Plan};
+use crate::listen::pipe::Outlet;
 use crate::listen::udp::{Shared, bind_udp};
-use crate::listen::{BindFault, accept_quic, quic_endpoint};
+use crate::listen::{BindFault, ConnectionIds, accept_quic, quic_endpoint};
 use crate::tunnel::flow::{Door, Port};
 
 /// All endpoints, by the address under which they are configured.
@@ -24,15 +25,18 @@ pub(super) struct Endpoints(BTreeMap<SocketAddr, Open>);
 #[derive(Debug)]
 struct Open {
     endpoint: quinn::Endpoint,
-    /// Its socket once more.
+    /// Its socket once more, and what stands before it.
     socket: UdpSocket,
+    door: Arc<Door>,
+    /// Takes in only those who were told to come again.
+    leaving: CancellationToken,
     /// Takes in no more clients; those that are here stay.
     stop: CancellationToken,
 }
 
-/// Sockets that a reload adds; bound, but not yet in force.
+/// Sockets that a reload adds; bound, but not yet in force. With the way to the process that read one before.
 #[derive(Debug, Default)]
-pub(super) struct Added(BTreeMap<SocketAddr, UdpSocket>);
+pub(super) struct Added(BTreeMap<SocketAddr, (UdpSocket, Option<Outlet>)>);
 
 impl Endpoints {
     /// Binds what `config` wants and is neither here yet nor in the inheritance, each on the port that `bound` says TCP has
@@ -52,7 +56,8 @@ impl Endpoints {
         let mut added = BTreeMap::new();
         let mut faults = Vec::new();
         for address in wanted.filter(|address| !self.0.contains_key(address)) {
-            match inheritance.quic(address).map_or_else(|| bind_udp(bound(address)), Ok) {
+            let inherited = inheritance.quic(address);
+            match inherited.map_or_else(|| bind_udp(bound(address)).map(|socket| (socket, None)), Ok) {
                 Ok(socket) => {
                     added.insert(address, socket);
                 }
@@ -71,7 +76,13 @@ impl Endpoints {
     /// # Errors
     ///
     /// The system has no descriptor left for an endpoint; everything else is in force.
-    pub(super) fn apply(&mut self, added: Added, plan: &Plan, gateway: &Arc<Gateway>, tasks: &Tasks) -> io::Result<()> {
+    pub(super) fn apply(
+        &mut self,
+        added: Added,
+        plan: &Plan,
+        (gateway, ids): (&Arc<Gateway>, &Arc<ConnectionIds>),
+        tasks: &Tasks,
+    ) -> io::Result<()> {
         let config_of = |address: &SocketAddr| plan.doors.get(address).and_then(|door| door.quic.clone());
         self.0.retain(|address, open| match config_of(address) {
             Some(config) => {
@@ -84,7 +95,7 @@ impl Endpoints {
             }
         });
         let mut outcome = Ok(());
-        for (address, socket) in added.0 {
+        for (address, (socket, before)) in added.0 {
             let Some(config) = config_of(&address) else { continue };
             let once_more = match socket.try_clone() {
                 Ok(once_more) => once_more,
@@ -97,38 +108,36 @@ impl Endpoints {
                 let _workers = tasks.enter();
                 // Before QUIC stands the table of flows: Blast's datagrams come to the same port.
                 Shared::new(socket).and_then(|socket| {
-                    let door = Door::new(socket, gateway.flows().clone(), Port::Listener);
-                    quic_endpoint(Arc::new(door), config)
+                    let door = Door::new(socket, gateway.flows().clone(), Port::Listener, ids.clone(), before)?;
+                    let door = Arc::new(door);
+                    Ok((quic_endpoint(door.clone(), config, ids.clone())?, door))
                 })
             };
-            let endpoint = match begun {
-                Ok(endpoint) => endpoint,
+            let (endpoint, door) = match begun {
+                Ok(begun) => begun,
                 Err(fault) => {
                     outcome = Err(fault);
                     continue;
                 }
             };
-            let stop = CancellationToken::new();
+            let (leaving, stop) = (CancellationToken::new(), CancellationToken::new());
             let serve = {
                 let (gateway, tasks) = (gateway.clone(), tasks.clone());
                 move |arriving| tasks.spawn(gateway.clone().serve_quic(arriving))
             };
             let name = name_of(&plan.config, address);
-            let accepting = accept_quic(endpoint.clone(), name, gateway.caps().clone(), serve, stop.clone());
-            tasks.spawn(accepting);
+            let (caps, ends) = (gateway.caps().clone(), (leaving.clone(), stop.clone()));
+            tasks.spawn(accept_quic(endpoint.clone(), name, caps, serve, ends));
             let open = Open {
                 endpoint,
                 socket: once_more,
+                door,
+                leaving,
                 stop,
             };
             self.0.insert(address, open);
         }
         outcome
-    }
-
-    /// Connections that are open.
-    pub(super) fn open_connections(&self) -> usize {
-        self.0.values().map(|open| open.endpoint.open_connections()).sum()
     }
 
     /// Every socket once more, for another process.
@@ -144,13 +153,23 @@ impl Endpoints {
         Ok(sockets)
     }
 
-    /// Takes in nobody any more, and gives the sockets with which it can go on.
-    pub(super) fn pause(&mut self) -> Added {
-        let paused = std::mem::take(&mut self.0).into_iter().map(|(address, open)| {
-            open.stop.cancel();
-            (address, open.socket)
-        });
-        Added(paused.collect())
+    /// The way back to each socket, for another process.
+    ///
+    /// # Errors
+    /// There is no descriptor left.
+    pub(super) fn ways_back(&self) -> io::Result<Vec<(SocketFacts, OwnedFd)>> {
+        let use_ = SocketUse::Quic;
+        let ways = self.0.iter();
+        ways.map(|(&address, open)| Ok((SocketFacts { address, use_ }, open.door.to_hand_over()?)))
+            .collect()
+    }
+
+    /// Leaves the sockets to another process; the connections stay.
+    pub(super) fn leave(&self) {
+        for open in self.0.values() {
+            open.leaving.cancel();
+            open.door.leave();
+        }
     }
 
     /// Takes in nobody any more.

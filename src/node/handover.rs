@@ -27,7 +27,7 @@ mod other;
 mod parent;
 
 pub use heir::{Heir, HeirFault};
-pub(super) use inheritance::Inheritance;
+pub(super) use inheritance::{Inheritance, close_for_all};
 pub(super) use message::Keys;
 pub use parent::HandoverFault;
 

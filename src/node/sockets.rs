@@ -9,12 +9,13 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::handover::Inheritance;
 use super::handover::message::{SocketFacts, SocketUse};
+use super::handover::{Inheritance, close_for_all};
 use crate::config::Config;
+use crate::listen::pipe::Outlet;
 use crate::listen::udp::bind_udp;
 use crate::listen::{BindFault, bind};
-use crate::tunnel::flow::Port;
+use crate::tunnel::flow::{Door, Port};
 
 /// What is served on a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,22 +67,38 @@ pub(super) struct Socket {
 /// A bound UDP socket with whoever reads from it.
 #[derive(Debug)]
 pub(super) struct Datagrams {
+    port: Port,
+    socket: UdpSocket,
+    door: Arc<Door>,
+    /// Stops whoever reads, and ends the flows that came in here.
+    stop: CancellationToken,
+}
+
+/// A UDP socket that nobody reads yet.
+#[derive(Debug)]
+pub(super) struct Unread {
     pub(super) port: Port,
     pub(super) socket: UdpSocket,
-    /// Stops whoever reads, and ends the flows that came in here.
+    /// The way to the process that read it before.
+    pub(super) before: Option<Outlet>,
+    /// Stops whoever reads.
     pub(super) stop: CancellationToken,
 }
 
 /// All sockets, by the address under which they are configured.
 #[derive(Debug, Default)]
-pub(super) struct Sockets(BTreeMap<SocketAddr, Socket>);
+pub(super) struct Sockets {
+    open: BTreeMap<SocketAddr, Socket>,
+    /// Those that another process reads, for the flows that are here.
+    left: Vec<Datagrams>,
+}
 
 /// What a reload changes; bound, but not yet in force.
 #[derive(Debug)]
 pub(super) struct Change {
     wanted: BTreeMap<SocketAddr, Wanted>,
     bound: BTreeMap<SocketAddr, TcpListener>,
-    datagrams: BTreeMap<SocketAddr, UdpSocket>,
+    datagrams: BTreeMap<SocketAddr, (UdpSocket, Option<Outlet>)>,
 }
 
 /// What a configuration wants of an address.
@@ -133,7 +150,7 @@ impl Sockets {
 
         let mut bound = BTreeMap::new();
         let mut faults = Vec::new();
-        for address in wanted.keys().filter(|address| !self.0.contains_key(address)) {
+        for address in wanted.keys().filter(|address| !self.open.contains_key(address)) {
             match inheritance.connections(*address).map_or_else(|| bind(*address), Ok) {
                 Ok(listener) => {
                     bound.insert(*address, listener);
@@ -148,7 +165,7 @@ impl Sockets {
             .filter(|(_, wanted)| wanted.udp)
             .map(|(address, _)| address)
         {
-            let socket = self.0.get(address);
+            let socket = self.open.get(address);
             if socket.is_some_and(|socket| socket.datagrams.is_some()) {
                 continue;
             }
@@ -156,7 +173,8 @@ impl Sockets {
             let Some(real) = listener.and_then(|listener| listener.local_addr().ok()) else {
                 continue;
             };
-            match inheritance.datagrams(*address).map_or_else(|| bind_udp(real), Ok) {
+            let inherited = inheritance.datagrams(*address);
+            match inherited.map_or_else(|| bind_udp(real).map(|socket| (socket, None)), Ok) {
                 Ok(socket) => {
                     datagrams.insert(*address, socket);
                 }
@@ -183,7 +201,7 @@ impl Sockets {
         &mut self,
         change: Change,
         mut start: impl FnMut(SocketAddr, &Socket) -> io::Result<()>,
-        mut read: impl FnMut(&Datagrams) -> io::Result<()>,
+        mut read: impl FnMut(Unread) -> io::Result<Arc<Door>>,
     ) -> io::Result<()> {
         let mut outcome = Ok(());
         let Change {
@@ -191,10 +209,12 @@ impl Sockets {
             mut bound,
             mut datagrams,
         } = change;
-        self.0.retain(|address, socket| {
+        self.open.retain(|address, socket| {
             let stays = wanted.contains_key(address);
             if !stays {
                 socket.close();
+                // The service manager may have passed it under a number of its own.
+                close_for_all(&socket.listener);
             }
             stays
         });
@@ -208,8 +228,8 @@ impl Sockets {
                     datagrams: None,
                 };
                 outcome = outcome.and(start(address, &socket));
-                self.0.insert(address, socket);
-            } else if let Some(socket) = self.0.get_mut(&address)
+                self.open.insert(address, socket);
+            } else if let Some(socket) = self.open.get_mut(&address)
                 && socket.service != service
             {
                 socket.stop.cancel();
@@ -217,7 +237,7 @@ impl Sockets {
                 socket.stop = CancellationToken::new();
                 outcome = outcome.and(start(address, socket));
             }
-            if let Some(socket) = self.0.get_mut(&address) {
+            if let Some(socket) = self.open.get_mut(&address) {
                 outcome = outcome.and(socket.serve_udp(port, udp, datagrams.remove(&address), &mut read));
             }
         }
@@ -230,7 +250,7 @@ impl Sockets {
     /// There is no descriptor left.
     pub(super) fn to_hand_over(&self) -> io::Result<Vec<(SocketFacts, OwnedFd)>> {
         let mut sockets: Vec<(SocketFacts, OwnedFd)> = Vec::new();
-        for (&address, socket) in &self.0 {
+        for (&address, socket) in &self.open {
             let facts = |use_| SocketFacts { address, use_ };
             sockets.push((facts(SocketUse::Connections), socket.listener.try_clone()?.into()));
             if let Some(datagrams) = &socket.datagrams {
@@ -240,50 +260,70 @@ impl Sockets {
         Ok(sockets)
     }
 
-    /// Takes nobody in: the sockets stay, and who comes waits.
+    /// The way back to each UDP socket, for another process.
+    ///
+    /// # Errors
+    /// There is no descriptor left.
+    pub(super) fn ways_back(&self) -> io::Result<Vec<(SocketFacts, OwnedFd)>> {
+        let use_ = SocketUse::Datagrams;
+        let read = self
+            .open
+            .iter()
+            .filter_map(|(&address, socket)| Some((address, socket.datagrams.as_ref()?)));
+        read.map(|(address, datagrams)| Ok((SocketFacts { address, use_ }, datagrams.door.to_hand_over()?)))
+            .collect()
+    }
+
+    /// Takes no connection in: the sockets stay, and who comes waits. Datagrams are read on.
     pub(super) fn pause(&self) {
-        for socket in self.0.values() {
-            socket.close();
+        for socket in self.open.values() {
+            socket.stop.cancel();
         }
     }
 
-    /// Takes clients in again. `start` begins to accept from a socket, `read` to read datagrams from one.
+    /// Takes connections in again. `start` begins to accept from a socket.
     ///
     /// # Errors
-    /// The first fault of them; everything else is served.
-    pub(super) fn resume(
-        &mut self,
-        mut start: impl FnMut(SocketAddr, &Socket) -> io::Result<()>,
-        mut read: impl FnMut(&Datagrams) -> io::Result<()>,
-    ) -> io::Result<()> {
+    /// The first fault of it; everything else is served.
+    pub(super) fn resume(&mut self, mut start: impl FnMut(SocketAddr, &Socket) -> io::Result<()>) -> io::Result<()> {
         let mut outcome = Ok(());
-        for (address, socket) in &mut self.0 {
+        for (address, socket) in &mut self.open {
             socket.stop = CancellationToken::new();
             outcome = outcome.and(start(*address, socket));
-            if let Some(datagrams) = &mut socket.datagrams {
-                datagrams.stop = CancellationToken::new();
-                outcome = outcome.and(read(datagrams));
-            }
         }
         outcome
     }
 
+    /// Leaves the sockets to another process; the flows stay.
+    pub(super) fn leave(&mut self) {
+        for mut socket in std::mem::take(&mut self.open).into_values() {
+            socket.stop.cancel();
+            self.left.extend(socket.datagrams.take());
+        }
+        for datagrams in &self.left {
+            datagrams.door.leave();
+        }
+    }
+
     /// The real address of a socket that is there.
     pub(super) fn bound_at(&self, address: SocketAddr) -> Option<SocketAddr> {
-        self.0.get(&address)?.listener.local_addr().ok()
+        self.open.get(&address)?.listener.local_addr().ok()
     }
 
     /// Closes every socket: whoever comes next finds nobody.
     pub(super) fn close(&mut self) {
-        for socket in std::mem::take(&mut self.0).into_values() {
+        for socket in std::mem::take(&mut self.open).into_values() {
             socket.close();
+        }
+        for datagrams in std::mem::take(&mut self.left) {
+            datagrams.stop.cancel();
         }
     }
 
     /// The sockets' services, and their real addresses.
     pub(super) fn bound(&self) -> Vec<(Service, SocketAddr)> {
         let bound = |socket: &Socket| Some((socket.service.clone(), socket.listener.local_addr().ok()?));
-        self.0.values().filter_map(bound).collect()
+        self.open.values().filter_map(bound).collect()
     }
 }
 
@@ -299,8 +339,8 @@ impl Socket {
         &mut self,
         port: Port,
         wanted: bool,
-        bound: Option<UdpSocket>,
-        read: &mut impl FnMut(&Datagrams) -> io::Result<()>,
+        bound: Option<(UdpSocket, Option<Outlet>)>,
+        read: &mut impl FnMut(Unread) -> io::Result<Arc<Door>>,
     ) -> io::Result<()> {
         let stays = wanted && self.datagrams.as_ref().is_some_and(|datagrams| datagrams.port == port);
         if stays {
@@ -310,17 +350,24 @@ impl Socket {
         if let Some(datagrams) = &open {
             datagrams.stop.cancel();
         }
-        let Some(socket) = bound.or(open.map(|datagrams| datagrams.socket)).filter(|_| wanted) else {
+        let open = open.map(|datagrams| (datagrams.socket, None));
+        let Some((socket, before)) = bound.or(open).filter(|_| wanted) else {
             return Ok(());
         };
-        let datagrams = Datagrams {
+        let stop = CancellationToken::new();
+        let door = read(Unread {
+            port,
+            socket: socket.try_clone()?,
+            before,
+            stop: stop.clone(),
+        })?;
+        self.datagrams = Some(Datagrams {
             port,
             socket,
-            stop: CancellationToken::new(),
-        };
-        let outcome = read(&datagrams);
-        self.datagrams = Some(datagrams);
-        outcome
+            door,
+            stop,
+        });
+        Ok(())
     }
 
     fn close(&self) {

@@ -1,38 +1,13 @@
 //! The settings of a handshake.
 
-use std::fmt;
 use std::sync::Arc;
 
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs;
-use rustls::server::{NoServerSessionStorage, ProducesTickets, ResolvesServerCert};
+use rustls::server::{NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 
-/// The keys of session tickets: in memory only, exchanged every six hours; a ticket is good for at most twelve.
-///
-/// Made once for the node, so that a reload ends no session; nothing is kept for a session.
-#[derive(Clone)]
-pub struct Tickets(Arc<dyn ProducesTickets>);
-
-impl Tickets {
-    /// Draws the first keys.
-    ///
-    /// # Errors
-    /// If the system gives no random bytes.
-    pub fn new() -> Result<Self, rustls::Error> {
-        aws_lc_rs::Ticketer::new().map(Self)
-    }
-
-    pub(super) fn ticketer(&self) -> Arc<dyn ProducesTickets> {
-        Arc::clone(&self.0)
-    }
-}
-
-impl fmt::Debug for Tickets {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Tickets(…)")
-    }
-}
+use super::Tickets;
 
 /// TLS 1.2 and 1.3 with authenticated encryption, a post-quantum key exchange for whoever knows it, and `h2` before
 /// `http/1.1`.
@@ -50,7 +25,7 @@ pub fn server_config(
         .with_no_client_auth()
         .with_cert_resolver(certificates);
     config.alpn_protocols = vec![super::H2.to_vec(), b"http/1.1".to_vec()];
-    config.ticketer = Arc::clone(&tickets.0);
+    config.ticketer = tickets.ticketer();
     config.send_tls13_tickets = 1;
     config.session_storage = Arc::new(NoServerSessionStorage {});
     Ok(Arc::new(config))

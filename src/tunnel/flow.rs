@@ -17,6 +17,7 @@ pub mod course;
 mod door;
 pub mod first;
 mod lane;
+mod news;
 mod notices;
 #[cfg(test)]
 mod simulation;
@@ -28,8 +29,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
@@ -37,6 +38,7 @@ use tokio_util::task::TaskTracker;
 
 pub use door::Door;
 pub use first::Port;
+pub use news::{HearsOfFlows, News};
 
 use self::first::First;
 use self::lane::Lane;
@@ -61,6 +63,9 @@ pub struct Flows {
     ignored: AtomicU64,
     offload: Mutex<Episode>,
     tasks: TaskTracker,
+    /// Locked after the table.
+    listener: Mutex<Option<Arc<dyn HearsOfFlows>>>,
+    passed_on: AtomicBool,
 }
 
 /// What flows beside the connections of one route need to know.
@@ -85,6 +90,8 @@ impl Flows {
             ignored: AtomicU64::new(0),
             offload: Mutex::default(),
             tasks,
+            listener: Mutex::default(),
+            passed_on: AtomicBool::new(false),
         })
     }
 
@@ -130,6 +137,8 @@ impl Flows {
         let until = {
             let mut table = self.table.lock();
             table.connected(beside, lease, opened);
+            let age = Duration::ZERO;
+            self.tell(News::Connected { beside, age });
             opened + table.limits().first_datagram
         };
         self.watch.awaits_datagrams(session, secondary, until);
@@ -138,6 +147,15 @@ impl Flows {
             beside,
             opened,
         })
+    }
+
+    /// The process that took over has handed over itself: nothing that it leaves behind comes back to this one.
+    pub fn note_passed_on(&self) {
+        self.passed_on.store(true, Ordering::Release);
+    }
+
+    fn has_passed_on(&self) -> bool {
+        self.passed_on.load(Ordering::Acquire)
     }
 
     fn limits(&self) -> config::Udp {
@@ -190,6 +208,10 @@ impl Flows {
                 flows.open(door, id, pin, lease, received);
                 true
             }
+            Verdict::Before => {
+                door.pass_back(received);
+                true
+            }
             Verdict::Foreign => false,
             Verdict::Refused(reason, session) => {
                 flows.refuse(reason, session, door.port, pin);
@@ -204,6 +226,13 @@ impl Flows {
 
     fn open(&self, door: &Door, id: FlowId, pin: Pin, lease: Arc<Lease>, received: &[Received<'_>]) {
         let (session, kind) = (lease.grant.id(), lease.kind);
+        let (client, route) = (pin.client.ip(), lease.route.id());
+        let beside = Beside {
+            client,
+            port: door.port,
+            session,
+            route,
+        };
         let lane = match Lane::open(door, id, pin, lease) {
             Ok(lane) => Arc::new(lane),
             Err(cause) => {
@@ -214,19 +243,25 @@ impl Flows {
         };
         self.watch.datagram_came(session, kind);
         self.lanes.lock().insert(id, lane.clone());
+        {
+            let _ordered = self.table.lock();
+            self.tell(News::Opened { beside, pin });
+        }
         lane.pass_on(received);
         self.tasks.spawn(lane.run());
     }
 
     /// A flow has ended: its place is free.
-    fn ended(&self, id: FlowId, reason: CloseReason) {
+    fn ended(&self, id: FlowId, pin: Pin, reason: CloseReason) {
         self.lanes.lock().remove(&id);
         let mut table = self.table.lock();
-        if reason == CloseReason::Refused(Refusal::AgentSilent) {
+        let unanswered = reason == CloseReason::Refused(Refusal::AgentSilent);
+        if unanswered {
             table.end_unanswered(id);
         } else {
             table.end(id);
         }
+        self.tell(News::Ended { pin, unanswered });
         if let CloseReason::Refused(refusal) = reason {
             self.watch.counters().refused(Kind::Udp, refusal);
         }
@@ -275,7 +310,13 @@ pub struct Candidate {
 
 impl Drop for Candidate {
     fn drop(&mut self) {
-        let last = self.flows.table.lock().disconnected(self.beside, self.opened);
+        let last = {
+            let mut table = self.flows.table.lock();
+            let last = table.disconnected(self.beside, self.opened);
+            let beside = self.beside;
+            self.flows.tell(News::Disconnected { beside });
+            last
+        };
         if let Some(lease) = last {
             self.flows.watch.no_more_datagrams(lease.grant.id(), lease.kind);
             lease.closed.cancel();

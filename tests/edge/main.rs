@@ -59,7 +59,7 @@ impl Gate {
         let listener = tokio::net::TcpListener::from_std(socket).unwrap();
         let address = listener.local_addr().unwrap();
         let caps = Caps::new(limits);
-        let tickets = Tickets::new().unwrap();
+        let tickets = Tickets::new(&[], portcullis::clock::now()).unwrap();
         let tls = Arc::new(ArcSwap::new(server_config(Arc::new(certificates), &tickets).unwrap()));
         let (sender, outcomes) = mpsc::channel(1000);
         let balancers: Arc<[IpNet]> = balancers.iter().map(|net| net.parse().unwrap()).collect();
@@ -198,6 +198,7 @@ async fn agree(client: &Arc<rustls::ClientConfig>, io: TcpStream, name: &str) ->
 
 fn config(certificates: BTreeMap<String, config::Certificate>) -> Config {
     Config {
+        source: config::Source::default(),
         node: config::Node {
             name: "gw-1".parse().unwrap(),
             state_dir: "/nonexistent".into(),
@@ -231,6 +232,7 @@ fn config(certificates: BTreeMap<String, config::Certificate>) -> Config {
             per_user: 1,
             connections: 1,
         },
+        state: config::State::default(),
         tunnel: config::Tunnel {
             external_url: None,
             lost_contact: Duration::ZERO,

@@ -27,6 +27,7 @@ use tempfile::TempDir;
 pub mod agent;
 pub mod authority;
 pub mod client;
+pub mod heir;
 pub mod only;
 pub mod raw;
 

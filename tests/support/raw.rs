@@ -21,18 +21,27 @@ pub fn tls(gateway: &Gateway) -> Stream {
 
 /// TLS over a stream that is already there, for instance behind a PROXY header.
 pub fn tls_over(stream: TcpStream, chain: &Path) -> Stream {
+    tls_with(Arc::new(settings(chain)), stream)
+}
+
+/// TLS as `localhost` by settings that several connections share.
+pub fn tls_with(settings: Arc<ClientConfig>, stream: TcpStream) -> Stream {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.set_nodelay(true).unwrap();
+    let name = ServerName::try_from("localhost").unwrap();
+    StreamOwned::new(ClientConnection::new(settings, name).unwrap(), stream)
+}
+
+/// The settings of a client that trusts this certificate.
+pub fn settings(chain: &Path) -> ClientConfig {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(chain).unwrap()).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
+    ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_root_certificates(roots)
-        .with_no_client_auth();
-    let name = ServerName::try_from("localhost").unwrap();
-    StreamOwned::new(ClientConnection::new(Arc::new(config), name).unwrap(), stream)
+        .with_no_client_auth()
 }
 
 /// TLS under a name that the certificate does not have: only the certificate itself is compared.

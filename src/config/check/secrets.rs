@@ -49,6 +49,12 @@ impl Check<'_> {
         Some(key)
     }
 
+    /// A password in a file.
+    pub(super) fn password_in(&mut self, file: &Path, path: &SettingPath) -> Option<Secret> {
+        let text = self.secret_file(&self.resolved(file), path)?;
+        Some(Secret::new(text.as_str()))
+    }
+
     /// Checks that a file is there, readable and not empty; with `private`, also that it is not open to all.
     pub(super) fn file(&mut self, file: &Path, path: &SettingPath, private: bool) -> Option<PathBuf> {
         let file = self.resolved(file);

@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Entry, Store};
 use crate::authenticate::Method;
 use crate::grant::admission::{Scope, Secondary};
+use crate::grant::changes::Marks;
 use crate::grant::token::{Digest, GrantSecret, Issued};
 use crate::grant::{Grant, LONGEST, Route, RouteId, Routes, Times, Tokens};
 use crate::types::{DesktopId, Octets32, Protocol, SessionId, Target, UserName};
@@ -44,6 +45,23 @@ pub struct GrantSnapshot {
     tokens: Vec<TokenSnapshot>,
     last_route: u32,
     routes: Vec<RouteSnapshot>,
+}
+
+/// What of a grant changes by its being used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UseSnapshot {
+    id: String,
+    inactive: Duration,
+    unbeaten: Option<Duration>,
+    bytes_in: u64,
+    bytes_out: u64,
+}
+
+impl UseSnapshot {
+    /// Of which grant.
+    pub fn id(&self) -> Option<SessionId> {
+        self.id.parse().ok()
+    }
 }
 
 /// A token as data: only its hash is known.
@@ -72,6 +90,29 @@ impl GrantSnapshot {
     /// Whose it is.
     pub fn id(&self) -> Option<SessionId> {
         self.id.parse().ok()
+    }
+
+    /// The same grant, looked at `later`, if it was not used since.
+    #[must_use]
+    pub fn aged(mut self, later: Duration) -> Self {
+        self.age = self.age.saturating_add(later);
+        self.left = self.left.saturating_sub(later);
+        self.inactive = self.inactive.saturating_add(later);
+        self.unbeaten = self.unbeaten.map(|unbeaten| unbeaten.saturating_add(later));
+        for token in &mut self.tokens {
+            token.first_use = token.first_use.and_then(|left| left.checked_sub(later));
+        }
+        self
+    }
+
+    /// The same grant as it was used, looked at in the same moment.
+    #[must_use]
+    pub fn used(mut self, by: &UseSnapshot) -> Self {
+        self.inactive = self.inactive.min(by.inactive);
+        self.unbeaten = by.unbeaten.or(self.unbeaten);
+        self.bytes_in = self.bytes_in.max(by.bytes_in);
+        self.bytes_out = self.bytes_out.max(by.bytes_out);
+        self
     }
 }
 
@@ -114,6 +155,28 @@ impl Store {
     pub fn snapshot(&self, now: Instant) -> Vec<GrantSnapshot> {
         let grants = self.list();
         grants.iter().filter_map(|grant| grant.snapshot(now)).collect()
+    }
+
+    /// The live grant `id` as data, as it is at `now`. What changes of it after that is noted ([`Changes`]).
+    ///
+    /// [`Changes`]: crate::grant::Changes
+    pub fn snapshot_of(&self, id: SessionId, now: Instant) -> Option<GrantSnapshot> {
+        let grant = self.get(id)?;
+        grant.marks.clear();
+        grant.snapshot(now)
+    }
+
+    /// How the live grant `id` was used until `now`. What changes of it after that is noted.
+    pub fn use_of(&self, id: SessionId, now: Instant) -> Option<UseSnapshot> {
+        let grant = self.get(id)?;
+        grant.marks.clear_use();
+        Some(UseSnapshot {
+            id: id.to_string(),
+            inactive: now.saturating_duration_since(grant.last_activity()),
+            unbeaten: grant.last_beat().map(|beat| now.saturating_duration_since(beat)),
+            bytes_in: grant.bytes_in(),
+            bytes_out: grant.bytes_out(),
+        })
     }
 
     /// Takes over what another process had at the moment `taken`; how many grants that were. A grant that is here
@@ -172,6 +235,7 @@ impl Store {
         }
         routes.last = routes.last.max(route.id().0);
         routes.open.push(route.clone());
+        grant.note_change();
         Some(route)
     }
 }
@@ -248,6 +312,8 @@ impl GrantSnapshot {
                 open: routes,
             }),
             occupancy: store.occupancy.clone(),
+            changes: store.changes.clone(),
+            marks: Marks::default(),
             ended: OnceLock::new(),
             revoked,
         };

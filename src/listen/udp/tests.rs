@@ -15,9 +15,10 @@ async fn a_client_is_answered_from_the_address_to_which_it_sent() {
         client.send(b"hello").unwrap();
         let mut seen = Vec::new();
         poll_fn(|cx| {
-            poll_batch(&shared, cx, |received| {
-                seen.extend(received.iter().map(|one| (one.from, one.to)))
-            })
+            poll_batch(
+                |buffers, metas| shared.poll_recv(cx, buffers, metas),
+                |received| seen.extend(received.iter().map(|one| (one.from, one.to))),
+            )
         })
         .await
         .unwrap();

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Pid, getppid};
+use tokio::task::spawn_blocking;
 
 use super::inheritance::Inheritance;
 use super::line::{Line, LineFault};
@@ -18,6 +19,7 @@ use super::{ENVIRONMENT, Kin};
 use crate::clock;
 use crate::config::Config;
 use crate::grant::HearsOfEnds;
+use crate::node::state::Keeping;
 use crate::node::{Node, Prepared, StartFault};
 use crate::types::SessionId;
 
@@ -66,27 +68,36 @@ impl Heir {
             program: env!("CARGO_PKG_VERSION").to_owned(),
         })?;
         let mut sockets: HashMap<SocketFacts, OwnedFd> = HashMap::new();
+        let mut ways_back: HashMap<SocketFacts, OwnedFd> = HashMap::new();
         loop {
             match line.receive(ANSWER)? {
                 Message::Sockets { sockets: facts } => {
                     let descriptors = line.take_descriptors(facts.len()).ok_or_else(out_of_turn)?;
                     sockets.extend(facts.into_iter().zip(descriptors));
                 }
+                Message::WaysBack { sockets: facts } => {
+                    let descriptors = line.take_descriptors(facts.len()).ok_or_else(out_of_turn)?;
+                    ways_back.extend(facts.into_iter().zip(descriptors));
+                }
                 Message::Identity {
                     node,
                     keys,
                     recognition,
                     kin,
+                    generation,
                     ..
                 } => {
+                    let descriptors = (sockets, ways_back);
+                    let keys = (keys, generation.wrapping_add(1));
                     return Ok(Some(Self {
                         line,
-                        inheritance: Inheritance::new(keys, sockets, node, recognition),
+                        inheritance: Inheritance::new(keys, descriptors, node, recognition),
                         predecessor: kin,
                         parent,
                     }));
                 }
                 Message::Hello { .. }
+                | Message::Flows { .. }
                 | Message::Grants { .. }
                 | Message::Sessions { .. }
                 | Message::Throttle { .. }
@@ -101,6 +112,7 @@ impl Heir {
                 | Message::Serving { .. }
                 | Message::Ended { .. }
                 | Message::Active { .. }
+                | Message::Open { .. }
                 | Message::TunnelGone { .. }
                 | Message::Listen { .. }
                 | Message::Listened { .. }
@@ -125,8 +137,8 @@ impl Heir {
     /// # Errors
     /// The other process has gone on, or was told to; this one is to end.
     pub fn serve(mut self, config: Config) -> Result<Node, HeirFault> {
-        let inheritance = std::mem::take(&mut self.inheritance);
-        let prepared = match Node::prepare(config, inheritance) {
+        let mut inheritance = std::mem::take(&mut self.inheritance);
+        let prepared = match Node::prepare(config, &mut inheritance) {
             Ok(prepared) => prepared,
             Err(fault) => {
                 self.refuse(&fault.to_string());
@@ -163,6 +175,13 @@ impl Heir {
             Err(_) if self.is_orphan() => tracing::warn!("the process before this one has died: taking over"),
             Err(fault) => return Err(fault),
         }
+        match Keeping::take_over(&node.gateway, &node.keys) {
+            Ok(keeping) => *node.keeping.lock() = keeping,
+            Err(fault) => {
+                self.refuse(&fault.to_string());
+                return Err(StartFault::from(fault).into());
+            }
+        }
         let node = match prepared.serve(true) {
             Ok(node) => node,
             Err(fault) => {
@@ -176,10 +195,16 @@ impl Heir {
         let _ = stream.set_nonblocking(true);
         link.uncork();
         node.kindred.lock().before = Some(link.clone());
-        let gateway = node.gateway.clone();
+        let (gateway, journal) = (node.gateway.clone(), node.keeping.lock().journal());
         node.workers.tasks().spawn(async move {
             other.hear(decoder).await;
+            if let Some(journal) = journal {
+                // A fault of its own is told by itself.
+                let _ = spawn_blocking(move || journal.succeed()).await;
+            }
             gateway.kinship().follows(None);
+            gateway.flows().forget_before();
+            gateway.caps().set_before(0);
             let told: Arc<dyn HearsOfEnds> = link;
             gateway.grants().tell_no_more(&told);
             tracing::info!("the process before this one has ended");
@@ -198,12 +223,14 @@ impl Heir {
             match self.line.receive(ANSWER)? {
                 Message::Grants { grants } => restored += gateway.grants().restore(&grants, taken, clock::now()),
                 Message::Sessions { sessions: some } => sessions.extend(some),
+                Message::Flows { news } => gateway.flows().note(news, clock::now()),
                 Message::Throttle { throttle } => control.restore_throttle(&throttle, taken),
                 Message::Tunnels { sessions } => {
                     tunnels.extend(sessions.iter().filter_map(|id| id.parse::<SessionId>().ok()));
                 }
                 Message::Whole { grants, quiesced } => {
                     control.restore(sessions, taken);
+                    control.end_strangers();
                     gateway.lifecycle().serve();
                     if let Some(age) = quiesced {
                         let since = taken.checked_sub(Duration::from_millis(age)).unwrap_or(taken);
@@ -218,6 +245,7 @@ impl Heir {
                 }
                 Message::Hello { .. }
                 | Message::Sockets { .. }
+                | Message::WaysBack { .. }
                 | Message::Identity { .. }
                 | Message::Ready { .. }
                 | Message::Refused { .. }
@@ -228,6 +256,7 @@ impl Heir {
                 | Message::Serving { .. }
                 | Message::Ended { .. }
                 | Message::Active { .. }
+                | Message::Open { .. }
                 | Message::TunnelGone { .. }
                 | Message::Listen { .. }
                 | Message::Listened { .. }

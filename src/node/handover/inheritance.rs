@@ -2,21 +2,26 @@
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use aws_lc_rs::digest::{SHA256, digest};
+use rustix::net::{Shutdown, shutdown};
 
-use super::message::{Keys, SocketFacts, SocketUse};
+use super::message::{Keys, SocketFacts, SocketUse, draw};
 use crate::admin::PortUse;
 use crate::config::Config;
-use crate::grant::{Randomness as _, SystemRandomness};
+use crate::listen::ConnectionIds;
+use crate::listen::pipe::Outlet;
+use crate::node::systemd;
 use crate::types::{Octets32, Secret};
 
 /// Everything that is there before the configuration is looked at.
 #[derive(Debug)]
 pub(in crate::node) struct Inheritance {
     pub(in crate::node) keys: Keys,
+    pub(in crate::node) generation: u8,
     sockets: HashMap<SocketFacts, OwnedFd>,
+    ways_back: HashMap<SocketFacts, OwnedFd>,
     /// Of the process before: the node's name, and a hash of its configured recognition key.
     before: Option<(String, Option<Octets32>)>,
 }
@@ -24,34 +29,56 @@ pub(in crate::node) struct Inheritance {
 impl Default for Inheritance {
     /// Nothing was before: the keys are drawn.
     fn default() -> Self {
-        let draw = || {
-            let mut octets = Octets32([0; 32]);
-            SystemRandomness.fill(&mut octets.0);
-            octets
-        };
         Self {
             keys: Keys {
                 recognition: draw(),
                 affinity: draw(),
                 guid: uuid::Uuid::new_v4().to_string(),
+                quic: draw(),
+                tickets: Vec::new(),
             },
+            generation: 0,
             sockets: HashMap::new(),
+            ways_back: HashMap::new(),
             before: None,
         }
     }
 }
 
 impl Inheritance {
+    /// Nothing but keys, which a process had that is no more.
+    pub(in crate::node) fn remembered(keys: Keys) -> Self {
+        Self {
+            keys,
+            ..Self::default()
+        }
+    }
+
+    /// Takes in sockets that the service manager has kept.
+    pub(in crate::node) fn add_sockets(&mut self, sockets: HashMap<SocketFacts, OwnedFd>) {
+        self.sockets.extend(sockets);
+    }
+
+    /// Closes the sockets that nobody has taken, for whoever has them open too.
+    pub(in crate::node) fn close_the_rest(&mut self) {
+        for (facts, socket) in self.sockets.drain() {
+            close_for_all(&socket);
+            systemd::let_go(facts);
+        }
+    }
+
     /// What the process before has sent.
     pub(super) fn new(
-        keys: Keys,
-        sockets: HashMap<SocketFacts, OwnedFd>,
+        (keys, generation): (Keys, u8),
+        (sockets, ways_back): (HashMap<SocketFacts, OwnedFd>, HashMap<SocketFacts, OwnedFd>),
         node: String,
         recognition: Option<Octets32>,
     ) -> Self {
         Self {
             keys,
+            generation,
             sockets,
+            ways_back,
             before: Some((node, recognition)),
         }
     }
@@ -76,14 +103,20 @@ impl Inheritance {
         self.take(address, SocketUse::Connections).map(TcpListener::from)
     }
 
-    /// A UDP socket for flows alone.
-    pub(in crate::node) fn datagrams(&mut self, address: SocketAddr) -> Option<UdpSocket> {
-        self.take(address, SocketUse::Datagrams).map(UdpSocket::from)
+    /// A UDP socket for flows alone, and the way to the process that read it before.
+    pub(in crate::node) fn datagrams(&mut self, address: SocketAddr) -> Option<(UdpSocket, Option<Outlet>)> {
+        self.udp(address, SocketUse::Datagrams)
     }
 
-    /// A UDP socket for QUIC.
-    pub(in crate::node) fn quic(&mut self, address: SocketAddr) -> Option<UdpSocket> {
-        self.take(address, SocketUse::Quic).map(UdpSocket::from)
+    /// The same for QUIC.
+    pub(in crate::node) fn quic(&mut self, address: SocketAddr) -> Option<(UdpSocket, Option<Outlet>)> {
+        self.udp(address, SocketUse::Quic)
+    }
+
+    fn udp(&mut self, address: SocketAddr, use_: SocketUse) -> Option<(UdpSocket, Option<Outlet>)> {
+        let socket = self.take(address, use_).map(UdpSocket::from)?;
+        let way_back = self.ways_back.remove(&SocketFacts { address, use_ });
+        Some((socket, way_back.map(Outlet::new)))
     }
 
     /// A TCP socket of the operator's side.
@@ -97,6 +130,16 @@ impl Inheritance {
 }
 
 impl Keys {
+    /// QUIC's connection ids of the process of that generation.
+    ///
+    /// # Errors
+    /// Only if the cryptographic library lacks what every build of it has.
+    pub(in crate::node) fn connection_ids(&self, generation: u8) -> Result<ConnectionIds, rustls::Error> {
+        let (half, _) = self.quic.0.split_first_chunk().unwrap_or((&[0; 16], &[]));
+        let lacks = |_| rustls::Error::General("no keys for connection ids".to_owned());
+        ConnectionIds::new(half, generation).map_err(lacks)
+    }
+
     /// The recognition key as a secret.
     pub(in crate::node) fn recognition_secret(&self) -> Secret {
         Secret::new(self.recognition.digits().as_str())
@@ -115,6 +158,12 @@ impl From<PortUse> for SocketUse {
             PortUse::Agents => Self::Agents,
         }
     }
+}
+
+/// Has a listening socket refuse clients, whoever has it open too.
+pub(in crate::node) fn close_for_all(socket: impl AsFd) {
+    // One that does not listen any more refuses them already.
+    let _ = shutdown(socket, Shutdown::Both);
 }
 
 /// A hash of the configured recognition key.

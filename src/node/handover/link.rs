@@ -20,6 +20,7 @@ use tokio::time::{Instant, sleep_until};
 use super::message::{Decoder, Message};
 use crate::fault::CloseReason;
 use crate::grant::HearsOfEnds;
+use crate::tunnel::flow::{HearsOfFlows, News};
 use crate::types::SessionId;
 
 /// One end of the link.
@@ -153,11 +154,19 @@ impl Link {
 }
 
 impl HearsOfEnds for Link {
-    fn ended(&self, session: SessionId, reason: CloseReason) {
-        self.say(&Message::Ended {
-            session: session.to_string(),
-            reason: reason.code().to_owned(),
-        });
+    fn ended(&self, ends: &[(SessionId, CloseReason)]) {
+        for (session, reason) in ends {
+            self.say(&Message::Ended {
+                session: session.to_string(),
+                reason: reason.code().to_owned(),
+            });
+        }
+    }
+}
+
+impl HearsOfFlows for Link {
+    fn happened(&self, news: News) {
+        self.say(&Message::Flows { news: vec![news] });
     }
 }
 

@@ -13,7 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::authenticate::ThrottleSnapshot;
 use crate::control::snapshot::SessionSnapshot;
-use crate::grant::{GrantSnapshot, RouteSnapshot};
+use crate::grant::{GrantSnapshot, Randomness as _, RouteSnapshot, SystemRandomness};
+use crate::secure::TicketKey;
+use crate::tunnel::flow::News;
 use crate::tunnel::https::ListenFault;
 use crate::types::Octets32;
 
@@ -36,6 +38,12 @@ pub enum Message {
         /// What they are.
         sockets: Vec<SocketFacts>,
     },
+    /// Old, after its sockets: the ways by which datagrams of its flows and connections are passed back to it, whose
+    /// descriptors come with the message in this order.
+    WaysBack {
+        /// The sockets from which.
+        sockets: Vec<SocketFacts>,
+    },
     /// Old: who it is, after its sockets.
     Identity {
         /// The version that is spoken.
@@ -48,6 +56,9 @@ pub enum Message {
         recognition: Option<Octets32>,
         /// Where it takes connections that are carried back to it.
         kin: PathBuf,
+        /// Its generation; that of the new one is the next.
+        #[serde(default)]
+        generation: u8,
     },
     /// New: everything is loaded.
     Ready {},
@@ -80,6 +91,11 @@ pub enum Message {
         /// Their ids.
         sessions: Vec<String>,
     },
+    /// Old: connections beside which datagrams flow, and flows, that it has; later, what happens to them.
+    Flows {
+        /// At most [`BATCH`].
+        news: Vec<News>,
+    },
     /// Old: that was all.
     Whole {
         /// How many grants there were.
@@ -107,6 +123,11 @@ pub enum Message {
     Active {
         /// At most [`BATCH`].
         sessions: Vec<Activity>,
+    },
+    /// Old: how many connections are open there and before it.
+    Open {
+        /// So many.
+        connections: usize,
     },
     /// Old: a tunnel is no more.
     TunnelGone {
@@ -153,7 +174,7 @@ pub enum Message {
 }
 
 /// One listening socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SocketFacts {
     /// The address as it is configured.
     pub address: SocketAddr,
@@ -163,7 +184,7 @@ pub struct SocketFacts {
 }
 
 /// What a listening socket is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SocketUse {
     /// TCP.
@@ -178,7 +199,7 @@ pub enum SocketUse {
     Agents,
 }
 
-/// The keys that a node draws at its start.
+/// The keys that a node draws.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Keys {
     /// Under which tokens are recognised without a key of the fleet.
@@ -187,6 +208,12 @@ pub struct Keys {
     pub affinity: Octets32,
     /// What clients are told as the broker's identity.
     pub guid: String,
+    /// Of QUIC's connection ids.
+    #[serde(default = "draw")]
+    pub quic: Octets32,
+    /// Of session tickets, the current one first.
+    #[serde(default)]
+    pub tickets: Vec<TicketKey>,
 }
 
 /// What a session did in the old process since it was last told.
@@ -202,6 +229,13 @@ pub struct Activity {
     pub bytes_in: u64,
     /// Bytes to the client since then.
     pub bytes_out: u64,
+}
+
+/// Draws a key.
+pub(super) fn draw() -> Octets32 {
+    let mut octets = Octets32([0; 32]);
+    SystemRandomness.fill(&mut octets.0);
+    octets
 }
 
 impl Message {

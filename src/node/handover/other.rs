@@ -117,8 +117,13 @@ impl Other {
         let mut ticks = interval(REPORT);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut told = HashMap::new();
+        let mut told_open = None;
         loop {
             ticks.tick().await;
+            let connections = self.gateway.caps().of_the_node();
+            if told_open.replace(connections) != Some(connections) {
+                self.link.say(&Message::Open { connections });
+            }
             let open = self.gateway.tunnels();
             tunnels.retain(|session| {
                 let lives = open.get(*session).is_some();
@@ -149,6 +154,7 @@ impl Other {
         match message {
             Message::Ended { session, reason } => self.end(&session, &reason),
             Message::Active { sessions } => self.note_activity(&sessions),
+            Message::Open { connections } => self.gateway.caps().set_before(connections),
             Message::TunnelGone { session } => {
                 let gone = session.parse().ok().and_then(|id| self.tunnels.lock().remove(&id));
                 if let Some(gone) = gone {
@@ -181,9 +187,14 @@ impl Other {
                     tunnel.replace();
                 }
             }
-            Message::PassedOn {} => self.passed_on.store(true, Ordering::Release),
+            Message::Flows { news } => self.gateway.flows().note(news, clock::now()),
+            Message::PassedOn {} => {
+                self.passed_on.store(true, Ordering::Release);
+                self.gateway.flows().note_passed_on();
+            }
             Message::Hello { .. }
             | Message::Sockets { .. }
+            | Message::WaysBack { .. }
             | Message::Identity { .. }
             | Message::Ready {}
             | Message::Refused { .. }

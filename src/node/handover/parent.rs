@@ -17,17 +17,16 @@ use tokio_util::sync::CancellationToken;
 use super::inheritance::fingerprint;
 use super::line::{Line, LineFault, TOGETHER};
 use super::link::{End, Link};
-use super::message::{BATCH, Decoder, Message, SocketFacts, VERSION};
+use super::message::{BATCH, Decoder, Keys, Message, SocketFacts, VERSION};
 use super::other::Other;
 use super::{After, ENVIRONMENT, Node};
-use crate::admin::{Admin, AdminFault};
+use crate::admin::{Admin, AdminFault, Ports};
 use crate::broker::StateFault;
 use crate::clock;
 use crate::fault::CloseReason;
 use crate::gateway::lifecycle::State;
 use crate::grant::HearsOfEnds;
-use crate::node::A_MOMENT;
-use crate::node::endpoints::Added;
+use crate::node::{A_MOMENT, systemd};
 use crate::types::SessionId;
 
 /// Why a process goes on by itself.
@@ -36,16 +35,6 @@ pub enum HandoverFault {
     /// It is not the one that serves.
     #[error("this process has handed over already, or drains")]
     OutOfService,
-    /// Datagrams cannot be handed over yet.
-    #[error(
-        "{flows} flows of datagrams and {quic} QUIC connections are open, which a handover would cut; quiesce, and try again once they have ended"
-    )]
-    Datagrams {
-        /// Flows beside Blast and PCoIP.
-        flows: usize,
-        /// Connections of QUIC.
-        quic: usize,
-    },
     /// A folder or socket of its own.
     #[error("the handover cannot be prepared: {0}")]
     Prepare(io::Error),
@@ -112,17 +101,11 @@ impl Node {
 
     fn may_hand_over(&self) -> Result<(), HandoverFault> {
         let serves = matches!(self.gateway.lifecycle().state(), State::Serving | State::Quiesced);
-        if !serves || self.gateway.kinship().has_handed_over() {
-            return Err(HandoverFault::OutOfService);
+        if serves && !self.gateway.kinship().has_handed_over() {
+            Ok(())
+        } else {
+            Err(HandoverFault::OutOfService)
         }
-        let (flows, quic) = (
-            self.gateway.flows().counts().flows,
-            self.endpoints.lock().open_connections(),
-        );
-        if flows + quic > 0 {
-            return Err(HandoverFault::Datagrams { flows, quic });
-        }
-        Ok(())
     }
 
     /// Leads the new process into service.
@@ -140,6 +123,7 @@ impl Node {
         let turn = turn.map_err(|_| HandoverFault::Busy)?;
         self.may_hand_over()?;
         let mut pause = self.pause();
+        let since = clock::now();
         self.gateway.control_channel().flush().await?;
         let link = Link::corked(line.stream().try_clone().map_err(HandoverFault::Prepare)?);
         let told: Arc<dyn HearsOfEnds> = link.clone();
@@ -147,17 +131,20 @@ impl Node {
         pause.link = Some(link.clone());
         let line = say(line, vec![Message::Held {}]).await?;
         let line = expect(line, ANSWER, &Message::Take {}).await?;
-        let (tunnels, snapshot) = self.snapshot();
+        let (tunnels, snapshot) = self.snapshot(&link);
         let line = say(line, snapshot).await?;
         let (line, successor) = match hear(line, ANSWER).await? {
             (line, Message::Installed { kin }) => (line, kin),
             (_, other) => return Err(out_of_turn(other)),
         };
         pause.rival = Some(Pid::from_child(&heir.child));
+        self.keeping.lock().leave();
         let line = say(line, vec![Message::Go {}]).await?;
         let serving = expect(line, ANSWER, &Message::Serving {}).await;
         let line = serving.map_err(|fault| HandoverFault::NotServing(fault.to_string()))?;
 
+        let not_accepting = clock::now().saturating_duration_since(since);
+        tracing::info!(not_accepting_ms = not_accepting.as_millis(), "the new process serves");
         pause.is_over = true;
         self.gateway.kinship().hand_over_to(successor);
         drop(turn);
@@ -172,28 +159,35 @@ impl Node {
     async fn tell_identity(&self, mut line: Line, version: u32, kin: PathBuf) -> Result<Line, HandoverFault> {
         let mut sockets = self.sockets.lock().to_hand_over().map_err(HandoverFault::Prepare)?;
         sockets.extend(self.endpoints.lock().to_hand_over().map_err(HandoverFault::Prepare)?);
-        let ports = self.ports.to_hand_over().map_err(HandoverFault::Prepare)?;
+        let ports = self.ports.lock().to_hand_over().map_err(HandoverFault::Prepare)?;
         sockets.extend(ports.into_iter().map(|(address, is_for, socket)| {
             let use_ = is_for.into();
             (SocketFacts { address, use_ }, socket)
         }));
+        let mut ways_back = self.sockets.lock().ways_back().map_err(HandoverFault::Prepare)?;
+        ways_back.extend(self.endpoints.lock().ways_back().map_err(HandoverFault::Prepare)?);
         let identity = {
             let plan = self.gateway.plan();
             Message::Identity {
                 version,
                 node: plan.config.node.name.to_string(),
-                keys: self.keys.clone(),
+                keys: Keys {
+                    tickets: self.tickets.to_hand_over(clock::now()),
+                    ..self.keys.clone()
+                },
                 recognition: fingerprint(&plan.config),
                 kin,
+                generation: self.ids.generation(),
             }
         };
         let sent = spawn_blocking(move || {
             for some in sockets.chunks(TOGETHER) {
-                let (facts, descriptors): (Vec<SocketFacts>, Vec<BorrowedFd<'_>>) = some
-                    .iter()
-                    .map(|(facts, socket): &(_, OwnedFd)| (*facts, socket.as_fd()))
-                    .unzip();
-                line.send_with(&Message::Sockets { sockets: facts }, &descriptors)?;
+                let (sockets, descriptors) = parted(some);
+                line.send_with(&Message::Sockets { sockets }, &descriptors)?;
+            }
+            for some in ways_back.chunks(TOGETHER) {
+                let (sockets, descriptors) = parted(some);
+                line.send_with(&Message::WaysBack { sockets }, &descriptors)?;
             }
             line.send(&identity)?;
             Ok::<_, LineFault>(line)
@@ -202,7 +196,7 @@ impl Node {
     }
 
     /// What goes along, and the sessions whose tunnels stay here.
-    fn snapshot(&self) -> (Vec<SessionId>, Vec<Message>) {
+    fn snapshot(&self, link: &Arc<Link>) -> (Vec<SessionId>, Vec<Message>) {
         let now = clock::now();
         let gateway = &self.gateway;
         let tunnels = gateway.tunnels().sessions();
@@ -222,6 +216,8 @@ impl Node {
         messages.extend(tunnels.chunks(BATCH).map(|some| Message::Tunnels {
             sessions: some.iter().map(ToString::to_string).collect(),
         }));
+        let flows = gateway.flows().tell_of_flows(link.clone(), now);
+        messages.extend(flows.chunks(BATCH).map(|some| Message::Flows { news: some.to_vec() }));
         messages.push(Message::Whole {
             grants: grants.len(),
             quiesced: (gateway.lifecycle().quiesced_since())
@@ -233,11 +229,18 @@ impl Node {
     /// Takes leave of what belongs to the new process, and keeps in touch with it.
     fn leave(&self, heir: &mut Started, link: Arc<Link>, decoder: Decoder, tunnels: Vec<SessionId>) {
         self.led.store(true, Ordering::Release);
-        self.sockets.lock().close();
+        if let Some(journal) = self.keeping.lock().journal() {
+            // One of the other process stands beside it.
+            drop(spawn_blocking(move || journal.hand_over()));
+        }
+        self.sockets.lock().leave();
+        self.endpoints.lock().leave();
         if let Some(admin) = self.admin.lock().take() {
             // It ends once it has told the operator what became of the wish.
             drop(spawn_blocking(move || drop(admin)));
         }
+        // Whoever starts the node again must find its ports free, although this process has tunnels yet.
+        *self.ports.lock() = Ports::default();
         let parted = CancellationToken::new();
         {
             let mut kindred = self.kindred.lock();
@@ -251,15 +254,19 @@ impl Node {
         }
         let other = Other::new(self.gateway.clone(), link, self.workers.tasks().clone());
         let (gateway, led, child) = (self.gateway.clone(), self.led.clone(), heir.release());
+        let stopping = self.stopping.clone();
         self.workers.tasks().spawn(async move {
             let end = tokio::select! {
                 end = other.hear(decoder) => end,
                 () = other.report(tunnels) => End::Broken,
                 () = parted.cancelled() => return,
+                () = stopping.cancelled() => return,
             };
             if is_gone(child, end).await && !other.has_passed_on() {
                 // Everything that it has ended was heard. Nobody else looks after the times of the sessions.
                 led.store(false, Ordering::Release);
+                // The service manager learns of the end of its own children only.
+                systemd::notify(&format!("MAINPID={}", std::process::id()));
                 tracing::warn!("the process that took over is no more: going on with what is open");
             } else {
                 // It, or one after it, may end sessions and cannot say so.
@@ -277,6 +284,11 @@ impl Node {
         }
     }
 
+    /// Whether the process that took over has died, so that nobody is let in any more.
+    pub fn is_bereft(&self) -> bool {
+        self.gateway.kinship().has_handed_over() && !self.led.load(Ordering::Acquire)
+    }
+
     /// Takes leave of the process that took over: sessions that end here from now on do not end there.
     pub fn part(&self) {
         if let Some(After { link, parted }) = self.kindred.lock().after.take() {
@@ -289,10 +301,8 @@ impl Node {
 
     fn pause(&self) -> Pause<'_> {
         self.sockets.lock().pause();
-        let endpoints = self.endpoints.lock().pause();
         Pause {
             node: self,
-            endpoints: Some(endpoints),
             link: None,
             rival: None,
             is_over: false,
@@ -300,10 +310,9 @@ impl Node {
     }
 }
 
-/// Nobody is taken in meanwhile; dropped before it is over, the node goes on.
+/// No connection is taken in meanwhile; dropped before it is over, the node goes on.
 struct Pause<'a> {
     node: &'a Node,
-    endpoints: Option<Added>,
     link: Option<Arc<Link>>,
     /// The new process, once it may serve.
     rival: Option<Pid>,
@@ -323,19 +332,23 @@ impl Drop for Pause<'_> {
         if let Some(link) = self.link.take() {
             let told: Arc<dyn HearsOfEnds> = link;
             node.gateway.grants().tell_no_more(&told);
+            node.gateway.flows().tell_no_more();
         }
-        let endpoints = self.endpoints.take().unwrap_or_default();
-        if let Err(cause) = node.accept_again(endpoints) {
+        if let Err(cause) = node.accept_again() {
             tracing::error!(%cause, "not every socket is served again");
         }
         let mut admin = node.admin.lock();
         if admin.as_ref().is_some_and(|admin| !admin.owns_its_path()) {
             *admin = None;
-            let again = node.ports.try_clone().map_err(AdminFault::Thread);
+            let again = node.ports.lock().try_clone().map_err(AdminFault::Thread);
             match again.and_then(|ports| Admin::start(node.gateway.clone(), ports, true)) {
                 Ok(again) => *admin = Some(again),
                 Err(fault) => tracing::error!(%fault, "the operator's side is lost"),
             }
+        }
+        if self.rival.is_some() {
+            let plan = node.gateway.plan();
+            node.keeping.lock().come_back(&plan.config.node.state_dir);
         }
     }
 }
@@ -425,6 +438,11 @@ async fn is_gone(pid: u32, end: End) -> bool {
         sleep(LOOK).await;
     }
     false
+}
+
+fn parted(sockets: &[(SocketFacts, OwnedFd)]) -> (Vec<SocketFacts>, Vec<BorrowedFd<'_>>) {
+    let parts = sockets.iter().map(|(facts, socket)| (*facts, socket.as_fd()));
+    parts.unzip()
 }
 
 async fn hear(mut line: Line, patience: Duration) -> Result<(Line, Message), HandoverFault> {

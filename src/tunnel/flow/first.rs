@@ -1,7 +1,10 @@
 //! What the first octets of a datagram say.
 
+use serde::{Deserialize, Serialize};
+
 /// What kind of port a datagram came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Port {
     /// A port of PCoIP: nothing else is spoken there.
     Pcoip,

@@ -98,7 +98,7 @@ impl Lane {
             "flow of datagrams opened"
         );
         let reason = self.carry().await;
-        self.flows.ended(self.id, reason);
+        self.flows.ended(self.id, self.pin, reason);
         let tally = &self.tally;
         observe::tell!(
             observe::level_of(reason),

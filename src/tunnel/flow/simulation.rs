@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::course::Course;
 use super::first::{First, Port};
+use super::news::News;
 use super::table::{Beside, FlowId, Pin, Table, Verdict};
 use crate::authenticate::Authenticated;
 use crate::config;
@@ -121,6 +122,191 @@ fn what_began_as_quic_stays_quic_beside_an_open_blast() {
         world.table.arrived(port, pin(client, 2), First::of(&short), now),
         Verdict::Foreign
     );
+}
+
+/// Whatever happens before and after a handover: the process that took over judges every datagram as one process would that
+/// had everything, and leaves to the old one what is the old one's.
+#[test]
+fn a_process_that_took_over_judges_as_one_that_has_everything() {
+    let (mut before, mut here) = (0, 0);
+    for seed in 0..SEEDS {
+        let mut world = Handover::new(seed);
+        for step in 0..STEPS {
+            world.now += Duration::from_millis(world.dice.below(400));
+            match world.dice.below(12) {
+                0 | 1 => world.connect(),
+                2 => world.disconnect(),
+                _ if step == STEPS / 3 => world.hand_over(),
+                _ => match world.arrive() {
+                    Some(true) => before += 1,
+                    Some(false) => here += 1,
+                    None => {}
+                },
+            }
+            world.one.check_invariants();
+            world.new.check_invariants();
+        }
+        let now = world.now;
+        world.new.forget_before();
+        world.new.check_invariants();
+        for (beside, opened, is_old) in world.connections.drain(..) {
+            assert!(is_old || world.new.disconnected(beside, opened).is_some() || world.new.leases() > 0);
+        }
+        assert_eq!(
+            (world.new.flows(), world.new.leases(), world.new.news(now).len()),
+            (0, 0, 0)
+        );
+    }
+    assert!(
+        before > 500 && here > 500,
+        "the traffic is too tame: {before} and {here}"
+    );
+}
+
+#[test]
+fn of_the_same_connections_in_two_processes_the_last_one_has_the_flow() {
+    let mut world = World::new(4);
+    let (now, client) = (world.now, IpAddr::from([192, 0, 2, 1]));
+    let (session, route) = world.sessions[0];
+    let port = Port::Pcoip;
+    let beside = Beside {
+        client,
+        port,
+        session,
+        route,
+    };
+    let later = now + Duration::from_secs(1);
+    let table = &mut world.table;
+    let judge = |table: &mut Table<()>, from| table.arrived(port, pin(client, from), First::of(&GOOD), later);
+    table.connected_before(beside, now);
+    assert_eq!(judge(table, 1), Verdict::Before);
+    table.connected(beside, || (), later);
+    assert_eq!(judge(table, 1), Verdict::Before);
+    assert!(matches!(judge(table, 2), Verdict::Opens(..)));
+    table.ended_before(pin(client, 2), false);
+    assert!(matches!(judge(table, 2), Verdict::Of(_)), "it is none of before");
+    table.ended_before(pin(client, 1), false);
+    table.disconnected_before(beside);
+    assert!(matches!(judge(table, 1), Verdict::Opens(..)));
+    table.check_invariants();
+}
+
+/// One table that has everything, and those of two processes.
+struct Handover {
+    dice: Dice,
+    now: Instant,
+    one: Table<()>,
+    old: Table<()>,
+    new: Table<()>,
+    handed_over: bool,
+    sessions: Vec<(SessionId, RouteId)>,
+    /// With the time of their opening, and whether the old process has them.
+    connections: Vec<(Beside, Instant, bool)>,
+}
+
+impl Handover {
+    fn new(seed: u64) -> Self {
+        let limits = config::Udp {
+            strays_per_source: 1_000_000,
+            ..limits()
+        };
+        let table = || Table::new(limits);
+        Self {
+            dice: Dice(seed * 2 + 1),
+            now: crate::clock::now(),
+            one: table(),
+            old: table(),
+            new: table(),
+            handed_over: false,
+            sessions: many_sessions(4),
+            connections: Vec::new(),
+        }
+    }
+
+    fn connect(&mut self) {
+        let (session, route) = self.sessions[self.dice.below(4) as usize];
+        let client = IpAddr::from([192, 0, 2, self.dice.below(4) as u8]);
+        let port = Port::Pcoip;
+        let beside = Beside {
+            client,
+            port,
+            session,
+            route,
+        };
+        // The old connection's flows would end with it, while in one process they are also the new one's.
+        let same = |(of, _, is_old): &(Beside, Instant, bool)| *of == beside && *is_old == self.handed_over;
+        if self.connections.iter().any(same) {
+            return;
+        }
+        self.one.connected(beside, || (), self.now);
+        let own = if self.handed_over { &mut self.new } else { &mut self.old };
+        own.connected(beside, || (), self.now);
+        self.connections.push((beside, self.now, !self.handed_over));
+    }
+
+    /// Closes a connection, of the same ones the oldest.
+    fn disconnect(&mut self) {
+        if self.connections.is_empty() {
+            return;
+        }
+        let place = self.dice.below(self.connections.len() as u64) as usize;
+        let (beside, _, is_old) = self.connections[place];
+        let oldest = self
+            .connections
+            .iter()
+            .position(|(of, _, old)| (*of, *old) == (beside, is_old));
+        let (beside, opened, is_old) = self.connections.remove(oldest.unwrap());
+        self.one.disconnected(beside, opened);
+        if !is_old {
+            self.new.disconnected(beside, opened);
+            return;
+        }
+        self.old.disconnected(beside, opened);
+        if self.handed_over {
+            self.new.disconnected_before(beside);
+        }
+    }
+
+    fn hand_over(&mut self) {
+        self.handed_over = true;
+        for news in self.old.news(self.now) {
+            match news {
+                News::Connected { beside, age } => self.new.connected_before(beside, self.now - age),
+                News::Opened { beside, pin } => self.new.opened_before(beside, pin),
+                other @ (News::Disconnected { .. } | News::Ended { .. } | News::Unknown) => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// Whether a datagram is passed on to a flow of the old process or of the new one.
+    fn arrive(&mut self) -> Option<bool> {
+        let client = IpAddr::from([192, 0, 2, self.dice.below(4) as u8]);
+        let pin = pin(client, 1000 + self.dice.below(5) as u16);
+        let judges = |table: &mut Table<()>| table.arrived(Port::Pcoip, pin, First::of(&GOOD), self.now);
+        let expected = judges(&mut self.one);
+        if !self.handed_over {
+            assert_eq!(judges(&mut self.old), expected);
+            return None;
+        }
+        let verdict = judges(&mut self.new);
+        let passes = matches!(expected, Verdict::Of(_) | Verdict::Opens(..));
+        match verdict {
+            Verdict::Before => {
+                assert!(passes, "{expected:?}");
+                let there = judges(&mut self.old);
+                assert!(matches!(there, Verdict::Of(_) | Verdict::Opens(..)), "{there:?}");
+                Some(true)
+            }
+            Verdict::Of(_) | Verdict::Opens(..) => {
+                assert!(passes, "{expected:?}");
+                Some(false)
+            }
+            other @ (Verdict::Foreign | Verdict::Refused(..) | Verdict::Ignored) => {
+                assert_eq!(other, expected);
+                None
+            }
+        }
+    }
 }
 
 /// The table, and what a naive reading of the rule knows of it.
@@ -267,6 +453,7 @@ impl World {
                 self.flows.insert(*id, (pin, beside.expect("a connection"), course));
                 "opens"
             }
+            Verdict::Before => panic!("there is no process before this one"),
             Verdict::Foreign => "foreign",
             Verdict::Refused(reason, _) => reason.code(),
             Verdict::Ignored => "ignored",

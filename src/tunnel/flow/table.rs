@@ -4,6 +4,9 @@
 //! Pure: `now` is an argument, and what a flow does with its datagrams is not known here. `L` is what a lease carries for
 //! whoever opens a flow under it.
 //!
+//! Two processes of a node can have connections and flows at one time: the one that reads the sockets knows those of the
+//! other, and judges as if all were its own.
+//!
 //! Invariants, checked by the simulation after each step:
 //! - A flow belongs to a lease that is open, and its client has the address from which the lease was opened.
 //! - A session has no more flows than it may have, and neither has the node.
@@ -13,7 +16,10 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
+use serde::{Deserialize, Serialize};
+
 use super::first::{First, Port};
+use super::news::News;
 use super::strays::{Bucket, Foreigners, Strays};
 use crate::config;
 use crate::fault::Refusal;
@@ -21,7 +27,7 @@ use crate::grant::{RouteId, Store};
 use crate::types::SessionId;
 
 /// Beside which connections a flow may run: those of one route, from one address, of one protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Beside {
     /// The address of the connections' client.
     pub client: IpAddr,
@@ -44,7 +50,7 @@ impl Beside {
 pub struct FlowId(u64);
 
 /// The addresses of both ends of a flow on the client's side. It never changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Pin {
     /// Who sends.
     pub client: SocketAddr,
@@ -59,6 +65,8 @@ pub enum Verdict<L> {
     Of(FlowId),
     /// It opens a flow, which lasts until [`Table::end`].
     Opens(FlowId, L),
+    /// It belongs to a flow of the process before this one, or opens one there.
+    Before,
     /// It is none of ours: on a listener's port it is QUIC's.
     Foreign,
     /// It opens nothing, for this reason. On a listener's port QUIC may still look at it.
@@ -72,7 +80,7 @@ pub enum Verdict<L> {
 pub struct Table<L> {
     limits: config::Udp,
     addresses: HashMap<(IpAddr, Port), Address<L>>,
-    flows: HashMap<Pin, FlowId>,
+    flows: HashMap<Pin, (FlowId, Place)>,
     open: HashMap<FlowId, Flow>,
     sessions: HashMap<SessionId, usize>,
     strays: Strays,
@@ -88,9 +96,18 @@ struct Address<L> {
 }
 
 impl<L> Address<L> {
-    fn lease(&mut self, beside: Beside) -> Option<&mut Lease<L>> {
-        self.leases.iter_mut().find(|lease| lease.beside == beside)
+    fn lease(&mut self, beside: Beside, place: Place) -> Option<&mut Lease<L>> {
+        let is_it = |lease: &&mut Lease<L>| lease.beside == beside && lease.place() == place;
+        self.leases.iter_mut().find(is_it)
     }
+}
+
+/// In which process a connection or a flow is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Here,
+    /// In the one before this one.
+    Before,
 }
 
 /// Connections beside which flows may run.
@@ -100,13 +117,24 @@ struct Lease<L> {
     /// When each of its connections was opened.
     opened: Vec<Instant>,
     flows: Vec<FlowId>,
-    carries: L,
+    /// `None`: the connections are of the process before this one.
+    carries: Option<L>,
+}
+
+impl<L> Lease<L> {
+    fn place(&self) -> Place {
+        match self.carries {
+            Some(_) => Place::Here,
+            None => Place::Before,
+        }
+    }
 }
 
 #[derive(Debug)]
 struct Flow {
     pin: Pin,
     beside: Beside,
+    place: Place,
 }
 
 impl<L: Clone> Table<L> {
@@ -137,51 +165,150 @@ impl<L: Clone> Table<L> {
     /// A connection is open: a flow may begin beside it. `carries` is asked for the first connection of its kind; the
     /// answer is what counts.
     pub fn connected(&mut self, beside: Beside, carries: impl FnOnce() -> L, now: Instant) -> L {
-        let address = self.addresses.entry(beside.address()).or_insert_with(|| Address {
-            leases: Vec::new(),
-            bucket: Bucket::FULL,
-        });
-        if let Some(lease) = address.lease(beside) {
+        let address = self.address(beside);
+        if let Some(lease) = address.lease(beside, Place::Here)
+            && let Some(carries) = &lease.carries
+        {
             lease.opened.push(now);
-            return lease.carries.clone();
+            return carries.clone();
         }
         let carries = carries();
         address.leases.push(Lease {
             beside,
             opened: vec![now],
             flows: Vec::new(),
-            carries: carries.clone(),
+            carries: Some(carries.clone()),
         });
         carries
+    }
+
+    /// The same of the process before this one.
+    pub fn connected_before(&mut self, beside: Beside, opened: Instant) {
+        let address = self.address(beside);
+        match address.lease(beside, Place::Before) {
+            Some(lease) => lease.opened.push(opened),
+            None => address.leases.push(Lease {
+                beside,
+                opened: vec![opened],
+                flows: Vec::new(),
+                carries: None,
+            }),
+        }
+    }
+
+    fn address(&mut self, beside: Beside) -> &mut Address<L> {
+        self.addresses.entry(beside.address()).or_insert_with(|| Address {
+            leases: Vec::new(),
+            bucket: Bucket::FULL,
+        })
     }
 
     /// A connection that was opened at that time is closed. With the last of its kind no flow goes on: the answer is what
     /// the lease carried.
     pub fn disconnected(&mut self, beside: Beside, opened: Instant) -> Option<L> {
         let address = self.addresses.get_mut(&beside.address())?;
-        let lease = address.lease(beside)?;
-        let place = lease.opened.iter().position(|at| *at == opened)?;
-        lease.opened.swap_remove(place);
-        if !lease.opened.is_empty() {
-            return None;
-        }
-        let flows = std::mem::take(&mut lease.flows);
+        let lease = address.lease(beside, Place::Here)?;
+        let at = lease.opened.iter().position(|at| *at == opened)?;
+        lease.opened.swap_remove(at);
         let carries = lease.carries.clone();
-        for flow in flows {
-            self.forget(flow);
+        self.close(beside, Place::Here).then_some(carries)?
+    }
+
+    /// The same of the process before this one, the oldest of its connections.
+    pub fn disconnected_before(&mut self, beside: Beside) {
+        let address = self.addresses.get_mut(&beside.address());
+        if let Some(lease) = address.and_then(|address| address.lease(beside, Place::Before)) {
+            let oldest = (0..lease.opened.len()).min_by_key(|at| lease.opened[*at]);
+            if let Some(oldest) = oldest {
+                lease.opened.swap_remove(oldest);
+            }
+            self.close(beside, Place::Before);
         }
-        let address = self.addresses.get_mut(&beside.address())?;
-        address.leases.retain(|lease| lease.beside != beside);
+    }
+
+    /// Takes a lease out that has no connection any more, with its flows. Whether it was one.
+    fn close(&mut self, beside: Beside, place: Place) -> bool {
+        let Some(address) = self.addresses.get_mut(&beside.address()) else {
+            return false;
+        };
+        let is_it = |lease: &&mut Lease<L>| lease.opened.is_empty();
+        let Some(lease) = address.lease(beside, place).filter(is_it) else {
+            return false;
+        };
+        let flows = std::mem::take(&mut lease.flows);
+        address
+            .leases
+            .retain(|lease| lease.beside != beside || lease.place() != place);
         if address.leases.is_empty() {
             self.addresses.remove(&beside.address());
         }
-        Some(carries)
+        for flow in flows {
+            self.forget(flow);
+        }
+        true
+    }
+
+    /// A flow is open in the process before this one.
+    pub fn opened_before(&mut self, beside: Beside, pin: Pin) {
+        let is_there = self.flows.contains_key(&pin);
+        let address = self.addresses.get_mut(&beside.address());
+        if let Some(lease) = address.and_then(|address| address.lease(beside, Place::Before))
+            && !is_there
+        {
+            self.last += 1;
+            let id = FlowId(self.last);
+            lease.flows.push(id);
+            self.remember(id, pin, beside, Place::Before);
+        }
+    }
+
+    /// A flow of the process before this one is over.
+    pub fn ended_before(&mut self, pin: Pin, unanswered: bool) {
+        let Some((id, Place::Before)) = self.flows.get(&pin).copied() else {
+            return;
+        };
+        if unanswered {
+            self.end_unanswered(id);
+        } else {
+            self.end(id);
+        }
+    }
+
+    /// The process before this one is no more. Gives each connection that it had.
+    pub fn forget_before(&mut self) -> Vec<Beside> {
+        let leases = self.addresses.values().flat_map(|address| &address.leases);
+        let before = leases.filter(|lease| lease.place() == Place::Before);
+        let connections: Vec<_> = before
+            .flat_map(|lease| lease.opened.iter().map(|_| lease.beside))
+            .collect();
+        for beside in &connections {
+            self.disconnected_before(*beside);
+        }
+        connections
+    }
+
+    /// Everything that is open, here and before, as another process is to know it.
+    pub fn news(&self, now: Instant) -> Vec<News> {
+        let leases = self.addresses.values().flat_map(|address| &address.leases);
+        let connections = leases.flat_map(|lease| {
+            lease.opened.iter().map(|opened| News::Connected {
+                beside: lease.beside,
+                age: now.saturating_duration_since(*opened),
+            })
+        });
+        let flows = self.open.values().map(|flow| News::Opened {
+            beside: flow.beside,
+            pin: flow.pin,
+        });
+        connections.chain(flows).collect()
     }
 
     /// Judges a datagram that came to a port of that kind.
     pub fn arrived(&mut self, port: Port, pin: Pin, first: First, now: Instant) -> Verdict<L> {
-        if let Some(flow) = self.flows.get(&pin) {
-            return Verdict::Of(*flow);
+        match self.flows.get(&pin) {
+            Some((flow, Place::Here)) => return Verdict::Of(*flow),
+            Some((_, Place::Before)) => return Verdict::Before,
+            None => {}
         }
         let ip = pin.client.ip();
         let rate = self.limits.strays_per_source;
@@ -209,10 +336,14 @@ impl<L: Clone> Table<L> {
         if !address.bucket.take(rate, now) {
             return Verdict::Ignored;
         }
-        let lease = match address.leases.as_mut_slice() {
-            [lease] => lease,
-            many if many.len() > Store::CROWD => return Verdict::Refused(Refusal::LbSnatDetected, None),
-            _ => return Verdict::Refused(Refusal::AmbiguousAddress, None),
+        let one = address.leases.windows(2).all(|two| two[0].beside == two[1].beside);
+        if !one && address.leases.len() > Store::CROWD {
+            return Verdict::Refused(Refusal::LbSnatDetected, None);
+        }
+        // The same connections in two processes: the last of them counts.
+        let latest = |lease: &&mut Lease<L>| lease.opened.iter().max().copied();
+        let Some(lease) = address.leases.iter_mut().filter(|_| one).max_by_key(latest) else {
+            return Verdict::Refused(Refusal::AmbiguousAddress, None);
         };
         let session = lease.beside.session;
         let of_session = self.sessions.get(&session).copied().unwrap_or(0);
@@ -228,20 +359,26 @@ impl<L: Clone> Table<L> {
             let id = FlowId(self.last);
             let beside = lease.beside;
             lease.flows.push(id);
-            self.flows.insert(pin, id);
-            self.open.insert(id, Flow { pin, beside });
-            *self.sessions.entry(session).or_default() += 1;
-            return Verdict::Opens(id, lease.carries.clone());
+            let (place, carries) = (lease.place(), lease.carries.clone());
+            self.remember(id, pin, beside, place);
+            return carries.map_or(Verdict::Before, |carries| Verdict::Opens(id, carries));
         };
         Verdict::Refused(refusal, Some(session))
     }
 
+    fn remember(&mut self, id: FlowId, pin: Pin, beside: Beside, place: Place) {
+        self.flows.insert(pin, (id, place));
+        self.open.insert(id, Flow { pin, beside, place });
+        *self.sessions.entry(beside.session).or_default() += 1;
+    }
+
     /// A flow is over. Whether it was still there.
     pub fn end(&mut self, id: FlowId) -> bool {
-        let Some(beside) = self.open.get(&id).map(|flow| flow.beside) else {
+        let Some((beside, place)) = self.open.get(&id).map(|flow| (flow.beside, flow.place)) else {
             return false;
         };
-        if let Some(lease) = self.addresses.get_mut(&beside.address()).and_then(|a| a.lease(beside)) {
+        let address = self.addresses.get_mut(&beside.address());
+        if let Some(lease) = address.and_then(|address| address.lease(beside, place)) {
             lease.flows.retain(|flow| *flow != id);
         }
         self.forget(id);
@@ -289,13 +426,14 @@ impl<L: Clone> Table<L> {
         assert_eq!(self.flows.len(), self.open.len());
         let mut sessions: HashMap<_, usize> = HashMap::new();
         for (id, flow) in &self.open {
-            assert_eq!(self.flows.get(&flow.pin), Some(id));
+            assert_eq!(self.flows.get(&flow.pin), Some(&(*id, flow.place)));
             assert_eq!(flow.pin.client.ip(), flow.beside.client);
             let address = self
                 .addresses
                 .get(&flow.beside.address())
                 .expect("a lease from its address");
-            let lease = address.leases.iter().find(|lease| lease.beside == flow.beside);
+            let is_its = |lease: &&Lease<L>| lease.beside == flow.beside && lease.place() == flow.place;
+            let lease = address.leases.iter().find(is_its);
             assert!(lease.expect("its lease").flows.contains(id));
             *sessions.entry(flow.beside.session).or_default() += 1;
         }
@@ -312,7 +450,7 @@ impl<L: Clone> Table<L> {
             assert!(!address.leases.is_empty());
             for (place, lease) in address.leases.iter().enumerate() {
                 assert!(!lease.opened.is_empty() && lease.beside.address() == *of);
-                let same = |other: &Lease<L>| other.beside == lease.beside;
+                let same = |other: &Lease<L>| other.beside == lease.beside && other.place() == lease.place();
                 assert!(!address.leases[place + 1..].iter().any(same));
             }
         }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use libfuzzer_sys::fuzz_target;
 use portcullis::config;
+use portcullis::listen::ConnectionIds;
 use portcullis::tunnel::flow::Port;
 use portcullis::tunnel::flow::first::First;
 use portcullis::tunnel::flow::table::{Pin, Table, Verdict};
@@ -19,6 +20,7 @@ fuzz_target!(|data: &[u8]| {
         flows_per_session: 2,
         strays_per_source: 10,
     };
+    let ids = ConnectionIds::new(&[7; 16], 0).unwrap();
     let mut table: Table<()> = Table::new(limits);
     let now = Instant::now();
     let mut rest = data;
@@ -34,7 +36,9 @@ fuzz_target!(|data: &[u8]| {
         };
         let port = if cut & 1 == 0 { Port::Pcoip } else { Port::Listener };
         // Nothing is open, so nothing opens.
-        assert!(!matches!(table.arrived(port, pin, first, now), Verdict::Opens(..) | Verdict::Of(_)));
+        let verdict = table.arrived(port, pin, first, now);
+        assert!(!matches!(verdict, Verdict::Opens(..) | Verdict::Of(_) | Verdict::Before));
+        let _ = ids.is_of_another(datagram);
     }
     assert_eq!((table.flows(), table.leases()), (0, 0));
 });
