@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use self::rig::{Client, Fleet, HaProxy, Nginx, Node, all};
 use crate::support::authority::Authority;
 
-mod rig;
+pub(super) mod rig;
 
 /// What many copy: each port has a table and a TCP check of its own, and nobody is told who the client is.
 const WIDESPREAD: &str = "

@@ -12,6 +12,13 @@
     reason = "a test may fail, and says what it measured"
 )]
 
+#[allow(
+    dead_code,
+    clippy::disallowed_methods,
+    reason = "another test uses the rest, and nothing of a test is drained"
+)]
+#[path = "../quic/peer.rs"]
+mod peer;
 #[path = "../support/web.rs"]
 mod rig;
 #[path = "../support/mod.rs"]
@@ -37,6 +44,7 @@ mod e2e {
     mod ssh;
     mod sshd;
     mod tunnel;
+    mod upgrade;
     mod vnc;
     mod web;
     mod xrdp;

@@ -177,7 +177,7 @@ impl Gateway {
     /// Starts a gateway and waits until it is in service.
     pub fn start(setup: &Setup) -> Self {
         let folder = Self::files(setup);
-        let (child, log) = spawn(folder.path());
+        let (child, log) = spawn(Path::new(env!("CARGO_BIN_EXE_portcullis")), folder.path());
         let mut gateway = Self {
             child,
             folder,
@@ -201,9 +201,14 @@ impl Gateway {
 
     /// Starts it again after its end, with the same files and an empty log.
     pub fn restart(&mut self) {
+        self.restart_as(Path::new(env!("CARGO_BIN_EXE_portcullis")));
+    }
+
+    /// The same with another build of the program.
+    pub fn restart_as(&mut self, program: &Path) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        (self.child, self.log) = spawn(self.folder.path());
+        (self.child, self.log) = spawn(program, self.folder.path());
         self.wait_until_in_service();
     }
 
@@ -273,6 +278,11 @@ impl Gateway {
         self.log.lines.lock().clone()
     }
 
+    /// How many lines the log has so far.
+    pub fn line_count(&self) -> usize {
+        self.log.lines.lock().len()
+    }
+
     /// The log so far as text, to search it for what must never be there.
     pub fn log_text(&self) -> String {
         self.lines().iter().map(|line| format!("{line}\n")).collect()
@@ -309,6 +319,11 @@ impl Gateway {
         assert!(sent.success());
     }
 
+    /// Replaces the configuration, which is read when somebody asks for it.
+    pub fn configure(&self, setup: &Setup) {
+        write_private(&self.folder.path().join("gw.toml"), &setup.text(self.folder.path()));
+    }
+
     /// Replaces the configuration and has it read again; waits for the word of the log on it.
     pub fn reload(&self, setup: &Setup) -> Value {
         self.reload_text(&setup.text(self.folder.path()))
@@ -317,8 +332,13 @@ impl Gateway {
     /// The same with any text.
     pub fn reload_text(&self, text: &str) -> Value {
         write_private(&self.folder.path().join("gw.toml"), text);
-        let before = self.lines().len();
+        let before = self.line_count();
         self.signal("HUP");
+        self.wait_for_the_reload(before)
+    }
+
+    /// Waits for the word of the log on a reload, passing over the first `before` lines.
+    pub fn wait_for_the_reload(&self, before: usize) -> Value {
         self.wait_for_after(before, "a word on the reload", |line| {
             let message = line["message"].as_str().unwrap_or_default();
             message.starts_with("configuration applied") || message.starts_with("configuration refused")
@@ -347,8 +367,8 @@ impl Gateway {
     }
 }
 
-fn spawn(folder: &Path) -> (Child, Arc<Log>) {
-    let mut child = portcullis()
+fn spawn(program: &Path, folder: &Path) -> (Child, Arc<Log>) {
+    let mut child = Command::new(program)
         .arg("serve")
         .arg("--config")
         .arg(folder.join("gw.toml"))
@@ -422,7 +442,8 @@ impl Target {
     }
 }
 
-fn write_private(file: &Path, text: &str) {
+/// Writes a file that only its owner may read.
+pub fn write_private(file: &Path, text: &str) {
     use std::os::unix::fs::OpenOptionsExt as _;
     let _ = fs::remove_file(file);
     let mut file = fs::OpenOptions::new()

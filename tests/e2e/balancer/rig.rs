@@ -5,10 +5,10 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::ops::RangeInclusive;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -24,22 +24,22 @@ use crate::support::{Gateway, PASSWORD, PATIENCE, Setup};
 
 /// A node of the fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Node {
+pub(in crate::e2e) enum Node {
     One,
     Two,
 }
 
 impl Node {
-    pub(super) const BOTH: [Self; 2] = [Self::One, Self::Two];
+    pub(in crate::e2e) const BOTH: [Self; 2] = [Self::One, Self::Two];
 
-    fn name(self) -> &'static str {
+    pub(in crate::e2e) fn name(self) -> &'static str {
         match self {
             Self::One => "gw-1",
             Self::Two => "gw-2",
         }
     }
 
-    fn host(self) -> &'static str {
+    pub(in crate::e2e) fn host(self) -> &'static str {
         match self {
             Self::One => "127.0.0.11",
             Self::Two => "127.0.0.12",
@@ -62,13 +62,13 @@ pub(super) fn relay(authority: &Authority, node: Node, ports: [u16; 2]) -> Strin
 }
 
 /// Two nodes that recognise each other's tokens, with two ports each: those of the balancer.
-pub(super) struct Fleet {
+pub(in crate::e2e) struct Fleet {
     nodes: [Gateway; 2],
     setups: [Setup; 2],
     /// The port on which users sign in.
-    pub(super) first: u16,
+    pub(in crate::e2e) first: u16,
     /// The other one.
-    pub(super) second: u16,
+    pub(in crate::e2e) second: u16,
     /// The port at which the nodes answer the agent check, if they do.
     agent: u16,
     tls: Arc<ClientConfig>,
@@ -76,7 +76,7 @@ pub(super) struct Fleet {
 
 impl Fleet {
     /// Starts both, each as `like` makes it.
-    pub(super) fn start(like: impl Fn(Node, Setup) -> Setup) -> Self {
+    pub(in crate::e2e) fn start(like: impl Fn(Node, Setup) -> Setup) -> Self {
         let ([first, second], [agent, _]) = (free_ports(), free_ports());
         let setups = Node::BOTH.map(|node| {
             let setup = like(node, setup(node));
@@ -106,12 +106,12 @@ impl Fleet {
         }
     }
 
-    pub(super) fn gateway(&self, node: Node) -> &Gateway {
+    pub(in crate::e2e) fn gateway(&self, node: Node) -> &Gateway {
         &self.nodes[node as usize]
     }
 
     /// Runs an operator's command on a node.
-    pub(super) fn operator(&self, node: Node, command: &[&str]) {
+    pub(in crate::e2e) fn operator(&self, node: Node, command: &[&str]) {
         let output = self.gateway(node).operator(command).output().unwrap();
         assert!(output.status.success(), "{command:?}");
     }
@@ -137,6 +137,11 @@ impl Fleet {
 
     pub(super) fn restart(&mut self, node: Node) {
         self.nodes[node as usize].restart();
+    }
+
+    /// The same with another build of the program.
+    pub(in crate::e2e) fn restart_as(&mut self, node: Node, program: &Path) {
+        self.nodes[node as usize].restart_as(program);
     }
 
     /// Takes the port away on which users sign in; the other one stays.
@@ -320,21 +325,27 @@ impl Tunnel {
 }
 
 /// HAProxy in front of a fleet.
-pub(super) struct HaProxy {
+pub(in crate::e2e) struct HaProxy {
     peer: Peer,
     statistics: PathBuf,
     _folder: TempDir,
 }
 
 impl HaProxy {
-    /// Starts it with a text in which the addresses and ports of the documents stand.
+    /// Starts it with a text in which the addresses and ports of the documents stand; it checks the nodes far more often
+    /// than that says.
     pub(super) fn start(fleet: &Fleet, text: &str) -> Self {
+        Self::start_unhurried(fleet, &text.replace("inter 2s", "inter 100ms"))
+    }
+
+    /// The same, and it checks them as often as the text says. A check that is not answered within its interval counts as
+    /// failed, which busy nodes need not bear with.
+    pub(in crate::e2e) fn start_unhurried(fleet: &Fleet, text: &str) -> Self {
         let folder = TempDir::new().unwrap();
         let statistics = folder.path().join("admin.sock");
         let text = placed(fleet, text)
             .replace("agent-port 9442", &format!("agent-port {}", fleet.agent))
-            .replace("/run/haproxy/admin.sock", statistics.to_str().unwrap())
-            .replace("inter 2s", "inter 100ms");
+            .replace("/run/haproxy/admin.sock", statistics.to_str().unwrap());
         let file = folder.path().join("haproxy.cfg");
         fs::write(&file, text).unwrap();
         let mut command = tool("haproxy");
@@ -348,21 +359,36 @@ impl HaProxy {
     }
 
     /// Waits until it takes a node for this, such as `UP`, `NOLB` or `DOWN`.
-    pub(super) fn wait_for(&mut self, backend: &str, node: Node, status: &str) {
+    pub(in crate::e2e) fn wait_for(&mut self, backend: &str, node: Node, status: &str) {
         let Self { peer, statistics, .. } = self;
         peer.wait_for(&format!("{backend}/{} {status}", node.name()), || {
-            let mut socket = UnixStream::connect(&*statistics).ok()?;
-            socket.write_all(b"show stat\n").ok()?;
-            let mut table = String::new();
-            socket.read_to_string(&mut table).ok()?;
-            let row = table
-                .lines()
-                .find(|row| row.starts_with(&format!("{backend},{},", node.name())))?;
-            let is = row.split(',').nth(17)?;
-            (is.strip_suffix(" (agent)").unwrap_or(is) == status).then_some(())
+            let is = statistic(statistics, backend, node, STATUS)?;
+            (is.strip_suffix(" (agent)").unwrap_or(&is) == status).then_some(())
         });
     }
+
+    /// How often it has taken a node to be down.
+    pub(in crate::e2e) fn downs(&self, backend: &str, node: Node) -> u32 {
+        let times = statistic(&self.statistics, backend, node, CHECKS_DOWN).unwrap();
+        times.parse().unwrap()
+    }
 }
+
+/// A column of what HAProxy tells about a node.
+fn statistic(socket: &Path, backend: &str, node: Node, column: usize) -> Option<String> {
+    let mut socket = UnixStream::connect(socket).ok()?;
+    socket.write_all(b"show stat\n").ok()?;
+    let mut table = String::new();
+    socket.read_to_string(&mut table).ok()?;
+    let row = table
+        .lines()
+        .find(|row| row.starts_with(&format!("{backend},{},", node.name())))?;
+    row.split(',').nth(column).map(str::to_owned)
+}
+
+/// Columns of HAProxy's table.
+const STATUS: usize = 17;
+const CHECKS_DOWN: usize = 22;
 
 /// nginx in front of a fleet.
 pub(super) struct Nginx {
@@ -427,7 +453,7 @@ pub(super) fn documented_check() -> String {
 }
 
 /// The configuration of that kind in docs/load-balancers.md, to the letter.
-pub(super) fn documented(kind: &str) -> String {
+pub(in crate::e2e) fn documented(kind: &str) -> String {
     let document = fs::read_to_string("docs/load-balancers.md").unwrap();
     let (_, rest) = document.split_once(&format!("```{kind}\n")).unwrap();
     let (text, _) = rest.split_once("```").unwrap();
@@ -483,14 +509,17 @@ fn user(number: u8) -> String {
     format!("user-{number}")
 }
 
-/// Two ports that are free at the balancer and at the nodes.
-pub(super) fn free_ports() -> [u16; 2] {
+/// Two ports that are free at the balancer and at the nodes, for datagrams too.
+pub(in crate::e2e) fn free_ports() -> [u16; 2] {
     let mut held = Vec::new();
     let mut found = Vec::new();
     while found.len() < 2 {
         let at_balancer = TcpListener::bind("127.0.0.10:0").unwrap();
         let port = at_balancer.local_addr().unwrap().port();
-        let at_nodes = Node::BOTH.map(|node| TcpListener::bind((node.host(), port)));
+        let at_nodes = Node::BOTH.map(|node| {
+            let datagrams = UdpSocket::bind((node.host(), port));
+            TcpListener::bind((node.host(), port)).and_then(|listener| Ok((listener, datagrams?)))
+        });
         if at_nodes.iter().all(Result::is_ok) {
             found.push(port);
         }
