@@ -333,6 +333,9 @@ pub struct Rdp {
     pub bind: Vec<SocketAddr>,
     /// Peers whose PROXY header is required and believed.
     pub balancers: Vec<IpNet>,
+    /// What clients are told; must reach this very node. `None` is the host of `tunnel.external_url`, or that under which
+    /// the client asked; without a port it is that of `bind`.
+    pub external_address: Option<Authority>,
 }
 
 /// Datagrams of the secondary protocols.

@@ -132,6 +132,8 @@ where
             .flatten_event(true)
             .with_current_span(true)
             .with_span_list(false)
+            // A line has one `target`: the one of a pool.
+            .with_target(false)
             .boxed(),
         LogFormat::Text => layer.with_ansi(false).with_target(false).boxed(),
     }

@@ -8,12 +8,12 @@
 mod support;
 
 use std::io::Write as _;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use support::agent::{self, Agent, ask, datagrams, echoes, first, is_silent, launch, launch_again, reach};
 use support::raw::{self, Stream, message};
-use support::{Gateway, Setup};
+use support::{Gateway, PATIENCE, Setup};
 
 const HOME: [u8; 4] = [127, 0, 0, 1];
 
@@ -37,14 +37,34 @@ fn datagrams_pass_both_ways_beside_an_open_connection() {
 
 #[test]
 fn a_burst_arrives_whole_as_single_datagrams() {
-    // Every answer says which datagram it is for; all of one size, so that both systems may join them on their way.
     let agent = Agent::echo();
     let (gateway, pcoip) = start(&agent, "");
     let (_session, _connection) = open(&gateway, pcoip);
-    let socket = datagrams(HOME, pcoip);
-    socket2::SockRef::from(&socket).set_recv_buffer_size(4 << 20).unwrap();
-    ask(&socket, &first(40));
-    ask(&socket, &first(40));
+    assert_burst_arrives(&datagrams(HOME, pcoip));
+}
+
+#[test]
+fn clients_of_ipv6_are_served_alike() {
+    let agent = Agent::websocket();
+    for address in ["[::1]:0", "[::]:0"] {
+        let setup = with_blast(Setup::default().bind(&[address]), &agent);
+        let gateway = Gateway::start(&setup);
+        let to = SocketAddr::from((Ipv6Addr::LOCALHOST, gateway.address.port()));
+        let _connection = open_blast(&gateway);
+        let socket = UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).unwrap();
+        socket.connect(to).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        assert_eq!(ask(&socket, &[0x45; 12]), [0x45; 12]);
+        assert_eq!(ask(&socket, &[0x45; 9000]), [0x45; 9000]);
+        assert_burst_arrives(&socket);
+    }
+}
+
+/// Every answer says which datagram it is for; all of one size, so that both systems may join them on their way.
+fn assert_burst_arrives(socket: &UdpSocket) {
+    socket2::SockRef::from(socket).set_recv_buffer_size(4 << 20).unwrap();
+    ask(socket, &first(40));
+    ask(socket, &first(40));
     let mut seen = [false; 200];
     for round in 0..10 {
         for n in 0..20_u8 {
@@ -54,13 +74,10 @@ fn a_burst_arrives_whole_as_single_datagrams() {
         for _ in 0..21 {
             let mut buffer = [0; 3000];
             let length = socket.recv(&mut buffer).unwrap();
-            match length {
-                1200 => {
-                    assert!(buffer[..1200].iter().all(|octet| *octet == buffer[0]));
-                    seen[usize::from(buffer[0])] = true;
-                }
-                77 => {}
-                other => panic!("datagrams were joined or cut: {other}"),
+            assert!([1200, 77].contains(&length), "datagrams were joined or cut: {length}");
+            if length == 1200 {
+                assert!(buffer[..1200].iter().all(|octet| *octet == buffer[0]));
+                seen[usize::from(buffer[0])] = true;
             }
         }
     }
@@ -306,32 +323,11 @@ fn hostile_datagrams_leave_no_state_and_get_no_answer() {
 fn blasts_datagrams_pass_beside_its_websocket_and_quic_goes_on_at_the_same_port() {
     let agent = Agent::websocket();
     let pcoip = agent::free_port();
-    let setup = Setup::default()
-        .listener("udp = true\n")
-        .section(&format!(
-            "[pcoip]\nbind = [\"127.0.0.1:{pcoip}\"]\ncertificates = [\"own\"]\n"
-        ))
-        .desktop_for(
-            "desk",
-            agent.target.address,
-            "blast",
-            "users = [\"ann\"]\nagent = { tls = false }",
-        );
+    let setup = with_blast(Setup::default(), &agent).section(&format!(
+        "[pcoip]\nbind = [\"127.0.0.1:{pcoip}\"]\ncertificates = [\"own\"]\n"
+    ));
     let gateway = Gateway::start(&setup);
-    let user = raw::sign_in(&gateway, "ann");
-    let launch = message("<get-desktop-connection><desktop-id>desk</desktop-id></get-desktop-connection>");
-    let reply = raw::post(&gateway, Some(&user.cookie), &launch);
-    let ticket = raw::element(reply.text(), "token").unwrap().replace("&quot;", "\"");
-    let ticket: serde_json::Value = serde_json::from_str(&ticket).unwrap();
-    let head = format!(
-        "GET /r/{}/d/00000000-0000-0000-0000-000000000000/ HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n\
-         Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
-        ticket["r"].as_str().unwrap()
-    );
-    let mut stream = raw::tls(&gateway);
-    stream.write_all(head.as_bytes()).unwrap();
-    assert_eq!(raw::read_head(&mut stream).status, 101);
-    assert!(echoes(&mut stream, b"bytes"));
+    let stream = open_blast(&gateway);
 
     let socket = datagrams(HOME, gateway.address);
     for octets in [12, 1, 1200, 3000] {
@@ -379,6 +375,33 @@ fn blasts_port_says_nothing_to_strangers() {
 fn start(agent: &Agent, sections: &str) -> (Gateway, SocketAddr) {
     let (setup, pcoip) = agent::setup(agent, "");
     (Gateway::start(&setup.section(sections)), pcoip)
+}
+
+/// A listener with datagrams, and a desktop for Blast.
+fn with_blast(setup: Setup, agent: &Agent) -> Setup {
+    let lines = "users = [\"ann\"]\nagent = { tls = false }";
+    setup
+        .listener("udp = true\n")
+        .desktop_for("desk", agent.target.address, "blast", lines)
+}
+
+/// Signs in, launches and opens the WebSocket of Blast, which carries bytes.
+fn open_blast(gateway: &Gateway) -> Stream {
+    let user = raw::sign_in(gateway, "ann");
+    let launch = message("<get-desktop-connection><desktop-id>desk</desktop-id></get-desktop-connection>");
+    let reply = raw::post(gateway, Some(&user.cookie), &launch);
+    let ticket = raw::element(reply.text(), "token").unwrap().replace("&quot;", "\"");
+    let ticket: serde_json::Value = serde_json::from_str(&ticket).unwrap();
+    let head = format!(
+        "GET /r/{}/d/00000000-0000-0000-0000-000000000000/ HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n\
+         Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
+        ticket["r"].as_str().unwrap()
+    );
+    let mut stream = raw::tls(gateway);
+    stream.write_all(head.as_bytes()).unwrap();
+    assert_eq!(raw::read_head(&mut stream).status, 101);
+    assert!(echoes(&mut stream, b"bytes"));
+    stream
 }
 
 /// Signs in, launches and connects: the session's cookie and the connection, which carries bytes.

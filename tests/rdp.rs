@@ -243,6 +243,22 @@ fn only_rdp_of_a_gateway_that_serves_it_can_be_launched_so() {
 }
 
 #[test]
+fn the_configured_address_is_told() {
+    let target = Target::echo();
+    let told = |address: &str| {
+        let setup = Setup::default().section(&format!("{RDP}external_address = \"{address}\"\n"));
+        let gateway = Gateway::start(&setup.desktop("office", target.address, "rdp"));
+        let launched = User::sign_in(&gateway, "ann").post(&launch_operation("office"));
+        let of = |name| element(&launched, name).unwrap().to_owned();
+        (of("address"), of("port"), rdp_address(&gateway).port().to_string())
+    };
+    let (host, port, _) = told("gw-1.example.com:13389");
+    assert_eq!((&*host, &*port), ("gw-1.example.com", "13389"));
+    let (host, port, own) = told("[2001:db8::1]");
+    assert_eq!((&*host, port), ("2001:db8::1", own));
+}
+
+#[test]
 fn a_reload_takes_the_port_away_and_leaves_open_connections() {
     let target = Target::echo();
     let gateway = Gateway::start(&setup(&target));

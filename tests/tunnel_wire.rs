@@ -8,10 +8,14 @@
 mod support;
 
 use std::io::{Read as _, Write as _};
+use std::thread;
 
+use bytes::Bytes;
+use portcullis::tunnel::https::chunk::{Chunk, Decoder};
+use portcullis::tunnel::https::message::Message;
 use serde_json::Value;
 use support::raw::{self, Stream, message};
-use support::{Gateway, Setup};
+use support::{Gateway, Setup, Target};
 
 #[test]
 fn the_head_of_a_tunnel_is_what_clients_know() {
@@ -161,6 +165,138 @@ fn a_request_that_is_not_chunked_is_no_tunnel() {
     let (mut stream, answer) = raw::open_tunnel(&gateway, &token);
     assert_eq!(answer.status, 200);
     opens(&mut stream, &token);
+}
+
+#[test]
+fn a_launch_that_fails_takes_nothing_from_a_desktop_that_is_in_use() {
+    let desktop = Target::echo();
+    let setup = Setup::default().user("ben", "");
+    let lines = "users = [\"ann\", \"ben\"]\nmax_sessions = 1";
+    let gateway = Gateway::start(&setup.desktop_for("shell", desktop.address, "ssh", lines));
+    let user = raw::sign_in(&gateway, "ann");
+    let mut talk = Talk::begin(&gateway, &user.token);
+    let launch_as = |cookie: &str| {
+        let launch = message("<get-desktop-connection><desktop-id>shell</desktop-id></get-desktop-connection>");
+        raw::post(&gateway, Some(cookie), &launch)
+    };
+    let launch = || launch_as(&user.cookie);
+
+    let (answer, port_name) = thread::scope(|scope| {
+        let answer = scope.spawn(launch);
+        let port_name = talk.listen(Ok(4000));
+        (answer.join().unwrap(), port_name)
+    });
+    assert_eq!(raw::element(answer.text(), "port"), Some("4000"), "{}", answer.text());
+    talk.raise(1, &port_name);
+    talk.say(&Message::UnlistenReply {
+        port_name: Some(port_name),
+        problem: None,
+    });
+    assert_eq!(talk.echo(1, b"here"), b"here");
+
+    let answer = thread::scope(|scope| {
+        let answer = scope.spawn(launch);
+        talk.listen(Err("the port is taken".to_owned()));
+        answer.join().unwrap()
+    });
+    assert!(answer.text().contains("DESKTOP_LAUNCH_ERROR"), "{}", answer.text());
+    assert_eq!(talk.echo(1, b"still there"), b"still there");
+    let other = raw::sign_in(&gateway, "ben");
+    let _tunnel = Talk::begin(&gateway, &other.token);
+    let answer = launch_as(&other.cookie);
+    assert!(answer.text().contains("in use by others"), "{}", answer.text());
+}
+
+/// The client's side of a tunnel, chunk by chunk. Nothing is acknowledged: it is over before that is missed.
+struct Talk {
+    stream: Stream,
+    sent: u32,
+}
+
+impl Talk {
+    fn begin(gateway: &Gateway, token: &str) -> Self {
+        let (mut stream, answer) = raw::open_tunnel(gateway, token);
+        assert_eq!(answer.status, 200);
+        opens(&mut stream, token);
+        Self { stream, sent: 2 }
+    }
+
+    fn say(&mut self, message: &Message) {
+        self.sent += 1;
+        self.send(&message.to_chunk(self.sent, None));
+    }
+
+    fn send(&mut self, chunk: &Chunk) {
+        let chunk = chunk.encode();
+        write!(self.stream, "{:X}\r\n", chunk.len()).unwrap();
+        self.stream.write_all(&chunk).unwrap();
+        self.stream.write_all(b"\r\n").unwrap();
+        self.stream.flush().unwrap();
+    }
+
+    /// Answers the next demand to listen; the name of the port.
+    fn listen(&mut self, port: Result<u16, String>) -> String {
+        loop {
+            if let Chunk::Message { header, body, .. } = self.next()
+                && let Message::ListenRequest { cid, port_name, .. } = Message::decode(&header, &body).unwrap()
+            {
+                self.say(&Message::ListenReply { cid, port });
+                return port_name;
+            }
+        }
+    }
+
+    fn raise(&mut self, channel: i32, port_name: &str) {
+        self.say(&Message::RaiseRequest {
+            channel,
+            port_name: port_name.to_owned(),
+        });
+        let raised = Message::RaiseReply { channel, problem: None };
+        loop {
+            if let Chunk::Message { header, body, .. } = self.next()
+                && Message::decode(&header, &body).unwrap() == raised
+            {
+                return;
+            }
+        }
+    }
+
+    fn echo(&mut self, channel: u32, octets: &'static [u8]) -> Vec<u8> {
+        self.sent += 1;
+        self.send(&Chunk::Data {
+            id: self.sent,
+            ack: None,
+            channel,
+            octets: Bytes::from_static(octets),
+        });
+        let mut back = Vec::new();
+        while back.len() < octets.len() {
+            match self.next() {
+                Chunk::Data { octets, .. } => back.extend_from_slice(&octets),
+                Chunk::Message { header, body, .. } => {
+                    let message = Message::decode(&header, &body).unwrap();
+                    assert!(!matches!(message, Message::Lower { .. }), "the channel was closed");
+                }
+                Chunk::Ack { .. } => {}
+            }
+        }
+        back
+    }
+
+    /// What the gateway sends next: one chunk of the tunnel is one chunk of HTTP.
+    fn next(&mut self) -> Chunk {
+        let mut length = Vec::new();
+        let mut byte = [0];
+        while !length.ends_with(b"\r\n") {
+            self.stream.read_exact(&mut byte).unwrap();
+            length.push(byte[0]);
+        }
+        let length = std::str::from_utf8(&length).unwrap().trim_end();
+        let mut chunk = vec![0; usize::from_str_radix(length, 16).unwrap() + 2];
+        self.stream.read_exact(&mut chunk).unwrap();
+        chunk.truncate(chunk.len() - 2);
+        Decoder::new().decode(&mut Bytes::from(chunk)).unwrap().unwrap()
+    }
 }
 
 fn head(token: &str, fields: &str) -> String {

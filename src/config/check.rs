@@ -131,7 +131,7 @@ impl<'a> Check<'a> {
             tunnel,
             blast,
             pcoip,
-            rdp: secondary::rdp(&document.rdp),
+            rdp: secondary::rdp(document.rdp),
             udp: secondary::udp(&document.udp),
             fleet,
             authentication: authentication(document.authentication),

@@ -1,5 +1,6 @@
 //! Password hashes: how strong they must be, how expensive they may be, and how one is made.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use argon2::password_hash::PasswordHasher;
@@ -18,7 +19,7 @@ pub const COST: Cost = Cost {
 };
 
 /// What one hash costs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cost {
     /// Memory in KiB.
     pub memory: u32,
@@ -108,6 +109,17 @@ pub fn judge(hash: &str) -> Result<Cost, Weakness> {
     .judge()
 }
 
+/// The cost that occurs most often, and of several the dearest: that of the answer to an unknown user. [`COST`] if there is
+/// none.
+pub fn most_common(costs: impl Iterator<Item = Cost>) -> Cost {
+    let mut counts: BTreeMap<Cost, usize> = BTreeMap::new();
+    for cost in costs {
+        *counts.entry(cost).or_default() += 1;
+    }
+    let most = counts.into_iter().max_by_key(|(cost, count)| (*count, *cost));
+    most.map_or(COST, |(cost, _)| cost)
+}
+
 /// Hashes a password with a fresh salt, at [`COST`]. Blocks for tens of milliseconds.
 ///
 /// # Errors
@@ -136,6 +148,18 @@ mod tests {
 
     fn judged(head: &str) -> Result<Cost, Weakness> {
         judge(&format!("{head}${SALT_AND_HASH}"))
+    }
+
+    #[test]
+    fn of_several_costs_the_most_common_counts_and_then_the_dearest() {
+        let [usual, dear] = [(19456, 2), (65536, 3)].map(|(memory, passes)| Cost {
+            memory,
+            passes,
+            lanes: 1,
+        });
+        assert_eq!(most_common([dear, usual, usual].into_iter()), usual);
+        assert_eq!(most_common([usual, dear].into_iter()), dear);
+        assert_eq!(most_common(std::iter::empty()), COST);
     }
 
     #[test]

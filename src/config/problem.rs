@@ -7,7 +7,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use super::password::Weakness;
+use super::password::{Cost, Weakness};
 use super::path::{Quoted, SettingPath};
 use super::report::Severity;
 
@@ -242,6 +242,14 @@ pub enum Problem {
     /// Every peer is a balancer.
     #[error("every address counts as a balancer, so any client can claim any address")]
     EveryoneBalances,
+    /// A password hash of another cost than most.
+    #[error("this password hash costs {cost}, most others {usual}: the time of a sign-in tells that the user exists")]
+    UncommonCost {
+        /// Its cost.
+        cost: Cost,
+        /// That of most.
+        usual: Cost,
+    },
     /// What is for the operator or the balancer would be open to every network.
     #[error("{address} is every address of this node, that on the Internet side too")]
     EveryAddress {
@@ -373,6 +381,7 @@ impl Problem {
                 | Self::NoDesktop
                 | Self::NobodyEntitled
                 | Self::EveryoneBalances
+                | Self::UncommonCost { .. }
                 | Self::FileOpenToAll { .. }
         );
         if tolerable { Severity::Warning } else { Severity::Error }
@@ -412,6 +421,7 @@ impl Problem {
             Self::NobodyEntitled => "nobody_entitled",
             Self::RedirectLoop { .. } => "redirect_loop",
             Self::EveryoneBalances => "everyone_balances",
+            Self::UncommonCost { .. } => "uncommon_cost",
             Self::EveryAddress { .. } => "every_address",
             Self::FileUnreadable { .. } => "file_unreadable",
             Self::FileEmpty { .. } => "file_empty",

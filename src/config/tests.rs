@@ -245,6 +245,32 @@ fn warnings_leave_a_configuration_valid() {
 }
 
 #[test]
+fn a_hash_of_another_cost_than_the_others_is_warned_of() {
+    let user = |name: &str, cost: &str, lines: &str| {
+        let hash = format!("$argon2id$v=19${cost}$cG9ydGN1bGxpcy1zYWx0$h1gvFaspW1nL7eoKOHdjtJ/yblQQuvpl1qRMO2GWaVI");
+        format!("[directory.user.{name}]\npassword_hash = \"{hash}\"\n{lines}")
+    };
+    let (usual, other) = ("m=19456,t=2,p=1", "m=65536,t=3,p=1");
+    let users = [
+        user("Ann", usual, ""),
+        user("Ben", other, ""),
+        user("Cora", usual, ""),
+        user("Dan", other, "disabled = true\n"),
+    ];
+    let (_, warnings) = checked(&format!("{SMALL}{}", users.concat())).unwrap();
+    let words: Vec<_> = warnings.iter().map(super::Fault::words).collect();
+    let warned: Vec<_> = words.iter().filter(|words| words.contains("cost")).collect();
+    assert_eq!(
+        warned,
+        [
+            "directory.user.Ben.password_hash: this password hash costs m=65536 KiB, t=3, p=1, most others m=19456 KiB, \
+             t=2, p=1: the time of a sign-in tells that the user exists. Give all users hashes of one cost; portcullis \
+             hash-password makes them."
+        ]
+    );
+}
+
+#[test]
 fn who_may_use_what_is_seen_through_groups_and_case() {
     let rest = r#"
         groups = ["design"]

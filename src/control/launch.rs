@@ -69,6 +69,7 @@ impl Turn<'_> {
             return Err(Failure::new(ErrorCode::DesktopNotAvailable)
                 .with_user_message("The tunnel to the gateway is not open."));
         }
+        let former = grant.routes();
         let route = grant
             .add_route(&desktop.id, protocol, target, desktop.max_sessions)
             .map_err(route_failure)?;
@@ -83,7 +84,10 @@ impl Turn<'_> {
             Some(_) | None => self.pcoip(grant, &route),
         };
         let way = way.inspect_err(|_| {
-            grant.remove_route(route.id());
+            // A route that was there before may be in use.
+            if former.iter().all(|former| former.id() != route.id()) {
+                grant.remove_route(route.id());
+            }
         })?;
         tracing::info!(session = %grant.id(), desktop = %desktop.id, %protocol, "desktop launched");
         Ok(Body::Launch(Launch::Connect(Box::new(Connection {

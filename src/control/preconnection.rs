@@ -28,6 +28,11 @@ impl Turn<'_> {
         }
         let port = rdp_port(&self.control.rdp.load(), self.exchange.local)
             .ok_or_else(|| not_possible("The gateway has no port for clients of RDP."))?;
+        let told = self.control.settings.load().rdp_address.clone();
+        let (host, port) = match told {
+            Some(told) => (told.host, told.port.unwrap_or(port)),
+            None => (self.own_host(), port),
+        };
         let route = grant
             .add_route(&desktop.id, protocol, target, desktop.max_sessions)
             .map_err(route_failure)?;
@@ -38,7 +43,7 @@ impl Turn<'_> {
         tracing::info!(session = %grant.id(), desktop = %desktop.id, %protocol, "desktop launched");
         Ok(Body::Launch(Launch::Connect(Box::new(Connection {
             id: desktop.id.to_string(),
-            address: self.own_host(),
+            address: host,
             port,
             protocol: Some(protocol.wire_name().to_owned()),
             user_name: Some(grant.user().to_string()),

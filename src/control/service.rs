@@ -29,7 +29,7 @@ use crate::fault::CloseReason;
 use crate::grant::{Grant, Store};
 use crate::listen::Episode;
 use crate::tunnel::https::Registry;
-use crate::types::SessionId;
+use crate::types::{self, SessionId};
 
 /// Answers the control messages of all clients of this node.
 #[derive(Debug)]
@@ -53,6 +53,7 @@ pub(super) struct Settings {
     pub(super) session: config::Session,
     pub(super) external_url: Option<String>,
     pub(super) pcoip: config::Pcoip,
+    pub(super) rdp_address: Option<types::Authority>,
     pub(super) blast_url: Option<config::ExternalUrl>,
     /// Datagrams of Blast are served, so that clients may be told where.
     pub(super) serves_udp: bool,
@@ -66,6 +67,7 @@ impl From<&Config> for Settings {
             session: config.session.clone(),
             external_url: config.tunnel.external_url.clone(),
             pcoip: config.pcoip.clone(),
+            rdp_address: config.rdp.external_address.clone(),
             blast_url: config.blast.external_url.clone(),
             serves_udp: config.listeners.values().any(|listener| listener.udp),
             pending_logins: config.limits.pending_logins,

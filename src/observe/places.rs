@@ -19,6 +19,7 @@ pub struct Places {
     blast_udp: Option<u16>,
     pcoip: Option<String>,
     pcoip_udp: Option<u16>,
+    rdp: Option<String>,
 }
 
 impl From<&Config> for Places {
@@ -39,6 +40,7 @@ impl From<&Config> for Places {
             pcoip: pcoip.map(|address| address.to_string()),
             blast_udp: takes_blast.map(|own| blast.map_or(own.port(), |url| url.udp_port.unwrap_or(url.port))),
             pcoip_udp: takes_pcoip.map(|own| pcoip.map_or(own.port(), |address| address.port())),
+            rdp: config.rdp.external_address.as_ref().map(ToString::to_string),
         }
     }
 }
@@ -50,7 +52,8 @@ impl Places {
             Kind::Tunnel => self.tunnel.clone(),
             Kind::Blast => self.blast.as_ref().map(|(host, port)| format!("{host}:{port}")),
             Kind::Pcoip => self.pcoip.clone(),
-            Kind::Quic | Kind::Rdp | Kind::Udp => None,
+            Kind::Rdp => self.rdp.clone(),
+            Kind::Quic | Kind::Udp => None,
         };
         told.unwrap_or_else(|| "the name under which clients ask for this node".to_owned())
     }
@@ -65,7 +68,8 @@ impl Places {
             Kind::Pcoip if self.pcoip.is_some() => "Correct pcoip.external_address",
             Kind::Pcoip => "Set pcoip.external_address",
             Kind::Quic | Kind::Udp => "Let UDP through firewall and balancer",
-            Kind::Rdp => "See rdp.bind",
+            Kind::Rdp if self.rdp.is_some() => "Correct rdp.external_address",
+            Kind::Rdp => "Set rdp.external_address",
         }
     }
 

@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
 
+use portcullis::secure::judged_by;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
@@ -47,13 +48,9 @@ pub fn settings(chain: &Path) -> ClientConfig {
 /// TLS under a name that the certificate does not have: only the certificate itself is compared.
 pub fn tls_named(stream: TcpStream, chain: &Path, name: &str) -> Stream {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let expected = CertificateDer::from_pem_file(chain).unwrap();
-    let config = ClientConfig::builder_with_provider(provider.clone())
-        .with_safe_default_protocol_versions()
+    let config = judged_by(Arc::new(super::only::This(expected)))
         .unwrap()
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(super::only::This(expected, provider)))
         .with_no_client_auth();
     let name = ServerName::try_from(name.to_owned()).unwrap();
     StreamOwned::new(ClientConnection::new(Arc::new(config), name).unwrap(), stream)

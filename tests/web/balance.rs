@@ -165,6 +165,8 @@ fn a_target_that_fails_its_users_is_left_out_for_a_while() {
         assert_eq!(browser.ask(&Ask::get("shop.test", "/")).text(), "good");
     }
     assert_eq!(bad.seen().len(), before);
+    let told = gateway.wait_for("word of it", |line| line["pool"] == "shop" && line["seconds"] == 2);
+    assert_eq!(told["target"], format!("{}/shop", bad.address), "{told}");
     patiently("it gets another chance", || {
         browser.ask(&Ask::get("shop.test", "/good"));
         bad.seen().len() > before

@@ -2,22 +2,17 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::rig::{Ask, Frames, Origin, PATIENCE, Shop, patiently, read, try_read};
 use crate::support::raw;
 
 #[test]
 fn idle_connections_are_closed_and_running_requests_finished() {
-    let (go, wait) = sync_channel::<()>(1);
-    let wait = parking_lot::Mutex::new(wait);
-    let origin = Origin::new(move |exchange| {
-        if exchange.target() == "/running" {
-            wait.lock().recv_timeout(PATIENCE).unwrap();
-        }
-        exchange.reply("done");
-    });
+    let (origin, go) = origin();
     let mut gateway = Shop::of(&origin)
         .setup(|setup| setup.node("grace_period = \"10 s\"\n"))
         .start();
@@ -52,14 +47,7 @@ fn idle_connections_are_closed_and_running_requests_finished() {
 
 #[test]
 fn targets_see_at_once_that_nobody_will_ask_them_again() {
-    let (go, wait) = sync_channel::<()>(1);
-    let wait = parking_lot::Mutex::new(wait);
-    let origin = Origin::new(move |exchange| {
-        if exchange.target() == "/running" {
-            wait.lock().recv_timeout(PATIENCE).unwrap();
-        }
-        exchange.reply("done");
-    });
+    let (origin, go) = origin();
     let mut gateway = Shop::of(&origin)
         .probe("path = \"/probe\"\ninterval = \"1 h\"\ntimeout = \"5 s\"\n")
         .start();
@@ -80,17 +68,7 @@ fn targets_see_at_once_that_nobody_will_ask_them_again() {
 
 #[test]
 fn a_download_has_the_grace_period_and_holds_nobody_up_after_it() {
-    let (go, wait) = sync_channel::<()>(1);
-    let wait = parking_lot::Mutex::new(wait);
-    let origin = Origin::new(move |exchange| {
-        if exchange.target() == "/long" {
-            exchange.send("HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nhalf");
-            wait.lock().recv_timeout(PATIENCE).unwrap();
-            exchange.send("over");
-        } else {
-            exchange.reply("done");
-        }
-    });
+    let (origin, go) = origin();
     let mut gateway = Shop::of(&origin)
         .setup(|setup| setup.node("grace_period = \"1 min\"\n"))
         .start();
@@ -141,6 +119,27 @@ fn a_websocket_is_told_when_the_time_is_over() {
     assert_eq!(words, b"node shuts down");
     assert!(raw::is_closed(&mut socket));
     assert!(gateway.wait().success());
+}
+
+/// A target that answers at once, but for `/running`, which waits for the word, and `/long`, which waits in the middle.
+fn origin() -> (Origin, SyncSender<()>) {
+    let (go, wait) = sync_channel::<()>(1);
+    let wait = Mutex::new(wait);
+    let wait = move || wait.lock().recv_timeout(PATIENCE).unwrap();
+    let origin = Origin::new(move |exchange| match &*exchange.target() {
+        "/long" => {
+            exchange.send("HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nhalf");
+            wait();
+            exchange.send("over");
+        }
+        target => {
+            if target == "/running" {
+                wait();
+            }
+            exchange.reply("done");
+        }
+    });
+    (origin, go)
 }
 
 const WEBSOCKET: &[u8] = b"GET / HTTP/1.1\r\nHost: shop.test\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Check;
 use crate::config::document;
 use crate::config::nearest::nearest;
+use crate::config::password::{self, Cost};
 use crate::config::path::SettingPath;
 use crate::config::problem::Problem;
 use crate::config::{Agent, Desktop, Directory, User};
@@ -31,12 +32,19 @@ impl Check<'_> {
             self.idle_users(&directory);
         }
         let mut built = Directory::default();
+        let mut costs = Vec::new();
         for (name, user) in directory.user {
             let path = SettingPath::of(&["directory", "user", &name]);
             if let Some(user) = self.user(user, &path) {
+                if let Ok(cost) = password::judge(user.password_hash.expose())
+                    && !user.disabled
+                {
+                    costs.push((path.key("password_hash"), cost));
+                }
                 built.users.insert(UserName::new(&name), user);
             }
         }
+        self.uncommon_costs(costs);
         for (id, desktop) in directory.desktop {
             let path = SettingPath::of(&["directory", "desktop", &id]);
             if let Some(desktop) = self.desktop(&id, desktop, &path) {
@@ -67,6 +75,16 @@ impl Check<'_> {
                 .map(|name| UserName::new(name).as_str().to_owned())
                 .collect(),
         )
+    }
+
+    /// Warns of hashes whose cost tells that the user exists.
+    fn uncommon_costs(&mut self, costs: Vec<(SettingPath, Cost)>) {
+        let usual = password::most_common(costs.iter().map(|(_, cost)| *cost));
+        for (path, cost) in costs {
+            if cost != usual {
+                self.note(path, Problem::UncommonCost { cost, usual });
+            }
+        }
     }
 
     fn user(&mut self, user: document::User, path: &SettingPath) -> Option<User> {

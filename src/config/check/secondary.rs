@@ -68,10 +68,11 @@ pub(super) fn blast(blast: document::Blast) -> Blast {
     }
 }
 
-pub(super) fn rdp(rdp: &document::Rdp) -> Rdp {
+pub(super) fn rdp(rdp: document::Rdp) -> Rdp {
     Rdp {
         bind: addresses(&rdp.bind),
         balancers: networks(&rdp.balancers),
+        external_address: rdp.external_address.map(|address| address.0),
     }
 }
 

@@ -58,6 +58,10 @@ pub(in crate::config) struct Rdp {
     pub bind: Vec<Bind>,
     /// Balancers in front, as addresses or networks. They must send a PROXY header, and are believed.
     pub balancers: Vec<Network>,
+    /// Host, with a port if it is not that of `bind`, that clients are told; it must reach this very node.
+    /// Left out: the host of `tunnel.external_url`, or that under which the client asked.
+    #[schemars(example = "gw-1.example.com:3389")]
+    pub external_address: Option<Authority>,
 }
 
 /// Datagrams of the secondary protocols.

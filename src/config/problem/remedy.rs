@@ -62,6 +62,9 @@ impl Problem {
                     .to_owned()
             }
             Self::EveryoneBalances => "Name the balancers' own addresses.".to_owned(),
+            Self::UncommonCost { .. } => {
+                "Give all users hashes of one cost; portcullis hash-password makes them.".to_owned()
+            }
             Self::EveryAddress { unless, .. } => format!("Name management addresses, or {unless}."),
             Self::FileUnreadable { .. } => "Correct the path, or let this user read it.".to_owned(),
             Self::FileEmpty { .. } => "Write the file, or correct the path.".to_owned(),
