@@ -31,6 +31,7 @@ use crate::secure::{self, Secured, TlsFacts};
 use crate::tunnel::flow::Flows;
 use crate::tunnel::https::{self, Carrier, Registry};
 use crate::types::SessionId;
+use crate::wire::boxed::boxed;
 use crate::wire::{Gone, Sink, Source};
 
 mod answer;
@@ -130,14 +131,14 @@ impl Gateway {
     pub async fn serve(self: Arc<Self>, incoming: Incoming, address: SocketAddr) {
         let facts = incoming.facts().clone();
         // Boxed, because a connection stays for hours and needs the room of its arrival for a moment.
-        let reason = match Box::pin(self.arrive(incoming, address)).await {
+        let reason = match boxed(|| self.arrive(incoming, address)).await {
             Ok((Arrived::Secured(secured), plan)) => {
                 let (io, facts, tls, permit) = secured.into_parts();
-                return Box::pin(self.converse(io, (facts, Some(tls), permit), plan)).await;
+                return boxed(|| self.converse(io, (facts, Some(tls), permit), plan)).await;
             }
             Ok((Arrived::Plain(accepted), plan)) => {
                 let (io, facts, permit) = accepted.into_parts();
-                return Box::pin(self.converse(io, (facts, None, permit), plan)).await;
+                return boxed(|| self.converse(io, (facts, None, permit), plan)).await;
             }
             Ok((Arrived::Bytes(client), plan)) => return Box::pin(self.pass_on(client, plan)).await,
             Ok((Arrived::Lost(accepted), plan)) => {
@@ -195,7 +196,7 @@ impl Gateway {
         };
         let idle = plan.config.limits.head_timeout;
         let ended = if conversation.tls.as_ref().is_some_and(|tls| tls.h2) {
-            Box::pin(http2::serve(io, idle, speaker, self.kinship.leaving())).await
+            boxed(|| http2::serve(io, idle, speaker, self.kinship.leaving())).await
         } else {
             http1::serve(io, idle, speaker, self.lifecycle.draining()).await
         };
@@ -528,14 +529,11 @@ impl Respond for Speaker<'_> {
         }
         let plan = self.gateway.plan.load_full();
         if let Some(published) = Gateway::published(&plan, &request, self.conversation) {
-            let answered = self
-                .gateway
-                .publish(&plan, published, request, (body, answer), self.conversation);
-            return Box::pin(answered).await;
+            let (gateway, conversation) = (self.gateway, self.conversation);
+            return boxed(|| gateway.publish(&plan, published, request, (body, answer), conversation)).await;
         }
-        let outcome = self.gateway.respond(&request, &mut body, self.conversation);
         // Boxed: a connection is idle for longer than it is answered.
-        match Box::pin(outcome).await {
+        match boxed(|| self.gateway.respond(&request, &mut body, self.conversation)).await {
             Outcome::Answer(response) => sent(answer::send(&mut answer, response).await),
             Outcome::Leave(to) => Next::Leave(to),
             Outcome::NeedsHttp1 => Next::NeedsHttp1,

@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::{HeaderMap, Response};
 
+pub mod boxed;
 pub mod closing;
 pub mod h1;
 pub mod h2;

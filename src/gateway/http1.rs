@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::answer;
 use super::departure::Destination;
 use crate::fault::{CloseReason, WebFault};
+use crate::wire::boxed::boxed;
 use crate::wire::h1::server::{End, Server};
 use crate::wire::{Sink, Source};
 
@@ -67,7 +68,7 @@ where
     R: Respond,
 {
     // Each part in a box of its own: a tunnel stays for hours, and nothing of the server is to stay with it.
-    match Box::pin(speak(io, head_timeout, respond, draining)).await {
+    match boxed(|| speak(io, head_timeout, respond, draining)).await {
         Spoken::Ended { io, reason } => {
             if let Some(io) = io {
                 Box::pin(linger(io)).await;

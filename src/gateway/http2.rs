@@ -26,6 +26,7 @@ use super::upgraded;
 use crate::clock;
 use crate::fault::{CloseReason, WebFault};
 use crate::wire::NoBody;
+use crate::wire::boxed::boxed;
 use crate::wire::closing::Closing;
 use crate::wire::h1::head::{HEAD_MAX, HeadFault, check_host};
 use crate::wire::timer::Timer;
@@ -68,7 +69,7 @@ where
         nudge,
         open: FuturesUnordered::new(),
         // Boxed once, or else it would be copied from place to place until it is in the list.
-        exchange: |request, answer| Box::pin(exchange(request, answer, &respond)),
+        exchange: |request, answer| boxed(|| exchange(request, answer, &respond)),
         closing: &closing,
         told: false,
         timer: Timer::default(),

@@ -217,7 +217,7 @@ impl AccessLog {
     /// Tells of a request. Never waits for a file.
     pub fn write(&self, line: &Line<'_>) {
         let form = self.form.load();
-        if !form.is_on || (line.went_well() && line.share() >= form.sample_percent) {
+        if !form.is_on || (form.sample_percent < 100 && line.went_well() && line.share() >= form.sample_percent) {
             return;
         }
         SCRATCH.with_borrow_mut(|scratch| {

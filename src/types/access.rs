@@ -113,7 +113,7 @@ impl AccessField {
     ];
 
     /// Its name in a line and in the configuration.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::TimeStamp => "time_stamp",
             Self::InstanceId => "instance_id",

@@ -1,5 +1,6 @@
 //! `wrk` and `h2load`: what they are told, and what they say.
 
+use std::fs;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -14,13 +15,15 @@ pub(crate) struct Load {
     pub(crate) per_second: f64,
     /// Milliseconds; `None` if the tool does not tell.
     pub(crate) p99: Option<f64>,
+    /// CPU that the tool itself took for each request, in microseconds.
+    pub(crate) cpu: f64,
 }
 
 /// Small requests over HTTP/1.1 on 64 connections.
 pub(crate) async fn wrk(proxy: &Proxy, path: &str, length: Duration) -> anyhow::Result<Load> {
     let seconds = format!("-d{}s", length.as_secs());
     let url = proxy.url(path);
-    let text = run("wrk", &["-t1", "-c64", &seconds, "--latency", &url]).await?;
+    let (text, cpu) = run("wrk", &["-t1", "-c64", &seconds, "--latency", &url]).await?;
     ensure!(
         !text.contains("Non-2xx") && !text.contains("Socket errors"),
         "{url}:\n{text}"
@@ -29,7 +32,7 @@ pub(crate) async fn wrk(proxy: &Proxy, path: &str, length: Duration) -> anyhow::
         .lines()
         .find(|line| line.contains(" requests in "))
         .context("no count")?;
-    let requests = line.split_whitespace().next().unwrap_or_default().parse()?;
+    let requests: f64 = line.split_whitespace().next().unwrap_or_default().parse()?;
     let p99 = text
         .lines()
         .find_map(|line| line.trim().strip_prefix("99%"))
@@ -42,6 +45,7 @@ pub(crate) async fn wrk(proxy: &Proxy, path: &str, length: Duration) -> anyhow::
         requests,
         per_second: per_second.trim().parse()?,
         p99: Some(milliseconds(p99.trim())?),
+        cpu: cpu.as_secs_f64() * 1e6 / requests,
     })
 }
 
@@ -49,7 +53,7 @@ pub(crate) async fn wrk(proxy: &Proxy, path: &str, length: Duration) -> anyhow::
 pub(crate) async fn h2load(proxy: &Proxy, path: &str, length: Duration) -> anyhow::Result<Load> {
     let seconds = format!("-D{}", length.as_secs());
     let url = proxy.url(path);
-    let text = run("h2load", &["-c8", "-m16", "-t1", &seconds, &url]).await?;
+    let (text, cpu) = run("h2load", &["-c8", "-m16", "-t1", &seconds, &url]).await?;
     // requests: 50000 total, 50000 started, 50000 done, 50000 succeeded, 0 failed, 0 errored, 0 timeout
     let line = text
         .lines()
@@ -68,10 +72,13 @@ pub(crate) async fn h2load(proxy: &Proxy, path: &str, length: Duration) -> anyho
         requests,
         per_second: requests / length.as_secs_f64(),
         p99: None,
+        cpu: cpu.as_secs_f64() * 1e6 / requests,
     })
 }
 
-async fn run(name: &str, arguments: &[&str]) -> anyhow::Result<String> {
+/// What a tool says at its end, and the CPU time that it took.
+async fn run(name: &str, arguments: &[&str]) -> anyhow::Result<(String, Duration)> {
+    let before = cpu_of_children()?;
     let output = Command::new(name)
         .args(arguments)
         .stdin(Stdio::null())
@@ -81,8 +88,21 @@ async fn run(name: &str, arguments: &[&str]) -> anyhow::Result<String> {
         .with_context(|| format!("{name} is not there: install wrk and nghttp2-client"))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     ensure!(output.status.success(), "{name} {arguments:?}:\n{text}");
-    Ok(text)
+    Ok((text, cpu_of_children()?.saturating_sub(before)))
 }
+
+/// CPU time of all children of this process that have ended.
+fn cpu_of_children() -> anyhow::Result<Duration> {
+    let stat = fs::read_to_string("/proc/self/stat")?;
+    // The name in parentheses may have anything in it. The third field is the first after it.
+    let (_, fields) = stat.rsplit_once(") ").context("no name")?;
+    let of_children = fields.split(' ').skip(13).take(2);
+    let ticks: u32 = of_children.map(str::parse::<u32>).sum::<Result<_, _>>()?;
+    Ok(TICK * ticks)
+}
+
+/// What Linux counts in for programs, whatever it counts in itself.
+const TICK: Duration = Duration::from_millis(10);
 
 /// `1.23ms`, `950.00us`, `1.02s`.
 fn milliseconds(text: &str) -> anyhow::Result<f64> {
