@@ -115,7 +115,11 @@ impl Turn<'_> {
         self.drain().await?;
         self.progress.node("restarting", name, "restarting");
         let asked = if self.member.restart.is_empty() {
-            self.member.end().await.map_err(|fault| fault.to_string())
+            match self.member.end().await {
+                // Nothing was done: nothing is waited for.
+                Err(fault) if !fault.may_pass() => return Err(self.back_as_it_was(&fault.to_string()).await),
+                outcome => outcome.map_err(|fault| fault.to_string()),
+            }
         } else {
             self.run_command().await
         };
