@@ -15,11 +15,14 @@ mod rig;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
 use rig::{Fleet, NEXT, OLD, fleet, kill, last_words, private, script, setup, stderr, told};
+use support::Gateway;
 use support::raw::{self, message, post};
 
 #[test]
@@ -127,6 +130,56 @@ fn a_node_that_runs_something_else_is_handed_back_to_what_it_ran() {
     );
     assert_eq!(fleet.states(), ["serving"; 2]);
     assert_eq!(fleet.program(0), Path::new(OLD));
+}
+
+#[test]
+fn a_node_with_far_more_errors_than_before_is_handed_back() {
+    let fleet = Fleet::start(&["gw-1", "gw-2"].map(setup));
+    fleet.inventory(|_| NEXT.clone());
+    let is_over = AtomicBool::new(false);
+    let (code, events) = std::thread::scope(|scope| {
+        // What another program may bring: that it turns away who was let in before.
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                if was_handed_over(&fleet.nodes[1]) {
+                    assert_eq!(raw::open_tunnel(&fleet.nodes[1], "nobody").1.status, 403);
+                } else {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+            }
+        });
+        let outcome = fleet.upgrade_watching("3s");
+        is_over.store(true, Ordering::Relaxed);
+        outcome
+    });
+    assert_eq!(code, Some(7), "{events:#?}");
+    assert_eq!(
+        [told(&events, "in_service"), told(&events, "rolling_back")],
+        [["gw-1"], ["gw-2"]]
+    );
+    let words = last_words(&events);
+    assert!(
+        words.contains(" errors in 3 s; before: 0 errors in ")
+            && words.contains("Its log says which: secondaries refused, errors of the web.")
+            && words.contains(&format!("It was handed back to {OLD} and serves as before."))
+            && words.contains("In service: gw-1, gw-2. Out of service: none.")
+            && words.contains("the same command goes on"),
+        "{words}"
+    );
+    assert_eq!([fleet.program(0), fleet.program(1)], [NEXT.clone(), PathBuf::from(OLD)]);
+
+    let (code, events) = fleet.upgrade(&[]);
+    assert_eq!(code, Some(0), "{events:#?}");
+    assert_eq!(told(&events, "in_service"), ["gw-2"]);
+}
+
+fn was_handed_over(node: &Gateway) -> bool {
+    let mut lines = node.lines().into_iter();
+    lines.any(|line| {
+        line["message"]
+            .as_str()
+            .is_some_and(|words| words.starts_with("handed over:"))
+    })
 }
 
 #[test]

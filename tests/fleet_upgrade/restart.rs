@@ -122,6 +122,10 @@ impl Supervised {
         Some(raw::tls_over(stream, &self.folder.path().join("chain.pem")))
     }
 
+    fn pid(&self) -> String {
+        fs::read_to_string(self.folder.path().join("pid")).unwrap()
+    }
+
     fn wait_until_healthy(&self) {
         let deadline = clock::now() + PATIENCE * 2;
         while !self.is_healthy() {
@@ -289,6 +293,88 @@ fn a_node_is_not_restarted_before_its_users_have_gone() {
         words.contains("gw-2: `false` failed (exit status: 1)") && words.contains("It is back in service, as it was."),
         "{words}"
     );
+}
+
+#[test]
+fn a_node_with_far_more_errors_after_its_restart_is_left_out_of_service() {
+    let nodes: Vec<_> = (1..=2).map(Supervised::start).collect();
+    let folder = TempDir::new().unwrap();
+    let inventory = folder.path().join("fleet.toml");
+    let of = |node: &Supervised| fs::read_to_string(node.folder.path().join("inventory")).unwrap();
+    fs::write(&inventory, of(&nodes[0]) + &of(&nodes[1])).unwrap();
+    let (is_over, before) = (AtomicBool::new(false), nodes[0].pid());
+    let output = std::thread::scope(|scope| {
+        // The new program turns away who comes to it.
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                match nodes[0].connect().filter(|_| nodes[0].pid() != before) {
+                    Some(stream) => turned_away(stream),
+                    None => std::thread::sleep(Duration::from_millis(20)),
+                }
+            }
+        });
+        let arguments = ["upgrade", "--method", "restart", "--watch", "3s", "--json"];
+        let output = fleet(&inventory, &arguments).output().unwrap();
+        is_over.store(true, Ordering::Relaxed);
+        output
+    });
+    let events = events(&output);
+    assert_eq!(output.status.code(), Some(7), "{events:#?}");
+    assert_eq!(told(&events, "quiesced"), ["gw-1"]);
+    let words = last_words(&events);
+    assert!(
+        words.contains("gw-1: ")
+            && words.contains(" errors in 3 s; before: 0 errors in ")
+            && words.contains(
+                "It is quiesced: nobody new is sent there. To put it back as it is: portcullis fleet quiesce off gw-1"
+            )
+            && words.contains("In service: gw-2. Out of service: gw-1."),
+        "{words}"
+    );
+    assert_eq!(nodes.iter().filter(|node| node.is_healthy()).count(), 1);
+}
+
+#[test]
+fn those_who_were_cut_and_come_back_in_vain_are_waited_for() {
+    let nodes: Vec<_> = (1..=2).map(Supervised::start).collect();
+    let folder = TempDir::new().unwrap();
+    let inventory = folder.path().join("fleet.toml");
+    let of = |node: &Supervised| fs::read_to_string(node.folder.path().join("inventory")).unwrap();
+    fs::write(&inventory, of(&nodes[0]) + &of(&nodes[1])).unwrap();
+    sign_in_on(nodes[0].connect().unwrap());
+    let arguments = [
+        "upgrade", "--method", "restart", "--watch", "2s", "--drain", "1s", "--cut", "--json",
+    ];
+    let mut child = fleet(&inventory, &arguments).stdout(Stdio::piped()).spawn().unwrap();
+    let (have_given_up, before) = (AtomicBool::new(false), nodes[0].pid());
+    let events: Vec<Value> = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !have_given_up.load(Ordering::Relaxed) {
+                match nodes[0].connect().filter(|_| nodes[0].pid() != before) {
+                    Some(stream) => turned_away(stream),
+                    None => std::thread::sleep(Duration::from_millis(20)),
+                }
+            }
+        });
+        let lines = BufReader::new(child.stdout.take().unwrap())
+            .lines()
+            .map_while(Result::ok);
+        let events = lines.inspect(|line| {
+            if line.contains("counting once more") || line.contains("\"stopped\"") {
+                have_given_up.store(true, Ordering::Relaxed);
+            }
+        });
+        events.map(|line| serde_json::from_str(&line).unwrap()).collect()
+    });
+    assert_eq!(child.wait().unwrap().code(), Some(0), "{events:#?}");
+    assert_eq!(told(&events, "in_service"), ["gw-1", "gw-2"]);
+    assert!(nodes.iter().all(Supervised::is_healthy));
+}
+
+/// Asks for a tunnel without a grant; a node that ends meanwhile answers nothing.
+fn turned_away(mut stream: raw::Stream) {
+    let head = b"POST /ice/tunnel?nobody HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let _ = stream.write_all(head).and_then(|()| stream.read(&mut [0]));
 }
 
 /// Signs `ann` in on a connection.

@@ -128,7 +128,16 @@ impl Fleet {
     }
 
     pub(crate) fn upgrade(&self, more: &[&str]) -> (Option<i32>, Vec<Value>) {
-        let output = self.run(&[&["upgrade", "--watch", "1s", "--json"], more].concat());
+        self.upgrade_with(&[&["--watch", "1s"], more].concat())
+    }
+
+    /// The same, with errors counted for so long.
+    pub(crate) fn upgrade_watching(&self, span: &str) -> (Option<i32>, Vec<Value>) {
+        self.upgrade_with(&["--watch", span])
+    }
+
+    fn upgrade_with(&self, arguments: &[&str]) -> (Option<i32>, Vec<Value>) {
+        let output = self.run(&[&["upgrade", "--json"], arguments].concat());
         (output.status.code(), events(&output))
     }
 
