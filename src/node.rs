@@ -329,6 +329,8 @@ impl Node {
     pub async fn stop(self) {
         self.sockets.lock().close();
         self.endpoints.lock().close();
+        // Nothing is left to be carried to.
+        drop(self.kin.lock().take());
         self.stopping.cancel();
         let remains = self.workers.shutdown(GOODBYE).await;
         if remains.cut > 0 {

@@ -84,27 +84,34 @@ async fn what_is_no_gateway_is_told_apart() {
 fn addresses_that_lead_to_the_node_itself_are_quiet() {
     let address = free_address();
     let port = address.port();
-    let external = format!(
-        "[tunnel]\nexternal_url = \"https://localhost:{port}\"\n\
-         [blast]\nexternal_url = \"https://127.0.0.1:{port}?udpport=8443\"\n\
-         [pcoip]\nbind = [\"127.0.0.4:0\"]\ncertificates = [\"own\"]\nexternal_address = \"127.0.0.1:{port}\"\n"
-    );
-    let gateway = Gateway::start(&Setup::default().bind(&[&address.to_string()]).section(&external));
-    gateway.wait_for("the look", |line| {
-        line["message"] == "external addresses reach this node" && line["addresses"] == 3
-    });
-    assert!(!gateway.lines().iter().any(warns), "{}", gateway.log_text());
+    for tls in ["certificates = [\"own\"]", "tls = \"pass\""] {
+        let external = format!(
+            "[tunnel]\nexternal_url = \"https://localhost:{port}\"\n\
+             [blast]\nexternal_url = \"https://127.0.0.1:{port}?udpport=8443\"\n{}",
+            pcoip(tls, &free_address())
+        );
+        let gateway = Gateway::start(&Setup::default().bind(&[&address.to_string()]).section(&external));
+        gateway.wait_for("the look", |line| {
+            line["message"] == "external addresses reach this node" && line["addresses"] == 3
+        });
+        // What a node asks of itself is nobody's business: no warning, no refusal, nothing about clients.
+        gateway.wait_for("the end of a question", |line| {
+            line["message"] == "PCoIP connection closed" && line["level"] == "DEBUG"
+        });
+        let log = gateway.log_text();
+        assert!(!gateway.lines().iter().any(warns) && !log.contains("refused"), "{log}");
+    }
 }
 
 #[test]
 fn an_address_that_leads_to_another_node_is_named_with_its_setting() {
-    let other = Gateway::start(&Setup::default().named("gw-2"));
+    let (own, at_other) = ("certificates = [\"own\"]", free_address());
+    let other = Setup::default().named("gw-2").section(&pcoip(own, &at_other));
+    let other = Gateway::start(&other);
     let url = format!("https://127.0.0.1:{}", other.address.port());
-    let pcoip = format!(
-        "[pcoip]\nbind = [\"127.0.0.4:0\"]\ncertificates = [\"own\"]\nexternal_address = \"{}\"\n",
-        other.address
-    );
-    let gateway = Gateway::start(&Setup::default().section(&format!("[blast]\nexternal_url = \"{url}\"\n{pcoip}")));
+    let elsewhere = format!("bind = [\"127.0.0.4:0\"]\n{own}\nexternal_address = \"{at_other}\"\n");
+    let gateway =
+        Gateway::start(&Setup::default().section(&format!("[blast]\nexternal_url = \"{url}\"\n[pcoip]\n{elsewhere}")));
     let line = gateway.wait_for("the fault", |line| {
         warns(line) && line["setting"] == "blast.external_url"
     });
@@ -115,7 +122,7 @@ fn an_address_that_leads_to_another_node_is_named_with_its_setting() {
     );
     assert_eq!(line["outcome"], "other_node");
     gateway.wait_for("the other fault", |line| {
-        warns(line) && line["setting"] == "pcoip.external_address" && line["outcome"] == "other_certificate"
+        warns(line) && line["setting"] == "pcoip.external_address" && line["outcome"] == "other_node"
     });
 
     // A reload asks again.
@@ -129,6 +136,22 @@ fn an_address_that_leads_to_another_node_is_named_with_its_setting() {
         .into_iter()
         .filter(|line| line["setting"] == "tunnel.external_url");
     assert_eq!(told.count(), 1, "{}", gateway.log_text());
+}
+
+#[test]
+fn an_address_for_pcoip_that_leads_to_another_port_is_named() {
+    let address = free_address();
+    let pcoip =
+        format!("[pcoip]\nbind = [\"127.0.0.4:0\"]\ncertificates = [\"own\"]\nexternal_address = \"{address}\"\n");
+    let gateway = Gateway::start(&Setup::default().bind(&[&address.to_string()]).section(&pcoip));
+    let line = gateway.wait_for("the fault", warns);
+    let words = line["message"].as_str().unwrap();
+    assert!(
+        words.starts_with(&format!(
+            "pcoip.external_address {address} reaches no gateway (it takes in strangers)"
+        )),
+        "{words}"
+    );
 }
 
 #[test]
@@ -156,6 +179,11 @@ fn marks_leave_no_line_at_info() {
     assert_eq!(read_answer(&mut stream).status, 200);
     let line = gateway.wait_for("its line", |line| line["message"] == "connection closed");
     assert_eq!(line["level"], "DEBUG");
+}
+
+/// A port for PCoIP that is told to clients as it is.
+fn pcoip(tls: &str, address: &SocketAddr) -> String {
+    format!("[pcoip]\nbind = [\"{address}\"]\n{tls}\nexternal_address = \"{address}\"\n")
 }
 
 fn warns(line: &Value) -> bool {

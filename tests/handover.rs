@@ -481,3 +481,26 @@ fn connections_of_the_old_process_count_towards_the_limit() {
         assert!(clock::now() < deadline, "there are places again");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_in_which_nothing_is_open_any_more_end_without_delay() {
+    let target = Target::echo();
+    let setup = Setup::default().desktop("shell", target.address, "ssh");
+    let mut gateway = Gateway::start(&setup.listener("udp = true\n"));
+    let mut session = sign_in(&gateway).await;
+    let (tunnel, _notices) = open_tunnel(&mut session).await;
+    let heir = upgrade(&gateway);
+    // It ends the session with itself, and with that the tunnel in the old one.
+    kill("TERM", heir.0);
+    timeout(PATIENCE, tunnel.ended()).await.unwrap();
+    let deadline = clock::now() + PATIENCE;
+    // Nothing but its exit status may be left of it.
+    while fs::read(format!("/proc/{}/cmdline", heir.0)).is_ok_and(|words| !words.is_empty()) {
+        assert!(clock::now() < deadline, "{}", gateway.log_text());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // The way in has gone with the new one.
+    assert_eq!(gateway.wait().code(), Some(1));
+    let cut = |line: &Value| line["message"] == "connections cut at the end";
+    assert!(!gateway.lines().iter().any(cut), "{}", gateway.log_text());
+}

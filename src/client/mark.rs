@@ -14,7 +14,8 @@ use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
-use rustls::Error;
+use rustls::pki_types::ServerName;
+use rustls::{AlertDescription, Error};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
@@ -91,29 +92,47 @@ pub async fn ask(endpoint: &Endpoint, mark: Mark, limit: Duration) -> Result<Ans
     Ok(Answered { answer, thumbprint })
 }
 
-/// The certificate that whoever is at `endpoint` shows, within `limit`; for ports that answer no mark.
+/// Asks whoever is at `endpoint` under a name that carries a mark with its answer ([`Mark::name`]), within `limit`: whether it
+/// is the node that answers so, and not another one. For ports that turn strangers away before TLS, each in its own way.
 ///
 /// Cancel-safe: the connection is dropped.
 ///
 /// # Errors
 /// [`MarkFault`] says how far it came.
-pub async fn certificate_at(endpoint: &Endpoint, limit: Duration) -> Result<Thumbprint, MarkFault> {
-    let (_, thumbprint) = secure(endpoint, Instant::now() + limit, &[]).await?;
-    Ok(thumbprint)
+pub async fn ask_by_name(endpoint: &Endpoint, name: String, limit: Duration) -> Result<bool, MarkFault> {
+    let name = ServerName::try_from(name).map_err(|fault| MarkFault::Tls(io::Error::other(fault)))?;
+    match secure_as(endpoint, name, Instant::now() + limit, &[]).await {
+        Ok(_) => Err(MarkFault::Foreign("it takes in strangers".to_owned())),
+        Err(MarkFault::Tls(fault)) => match alert_in(&fault) {
+            Some(AlertDescription::UnrecognisedName) => Ok(true),
+            Some(AlertDescription::AccessDenied) => Ok(false),
+            Some(_) | None => Err(MarkFault::Tls(fault)),
+        },
+        Err(fault) => Err(fault),
+    }
 }
 
-/// Whether somebody takes a connection at `endpoint`, within `limit`; for ports of which no more can be asked.
-///
-/// Cancel-safe: the connection is dropped.
-///
-/// # Errors
-/// [`MarkFault`] says how far it came.
-pub async fn connect_to(endpoint: &Endpoint, limit: Duration) -> Result<(), MarkFault> {
-    connect(endpoint, Instant::now() + limit).await.map(drop)
+fn alert_in(fault: &io::Error) -> Option<AlertDescription> {
+    match fault.get_ref()?.downcast_ref::<Error>() {
+        Some(Error::AlertReceived(alert)) => Some(*alert),
+        Some(_) | None => None,
+    }
 }
 
 pub(super) async fn secure(
     endpoint: &Endpoint,
+    deadline: Instant,
+    alpn: &[Vec<u8>],
+) -> Result<(TlsStream<TcpStream>, Thumbprint), MarkFault> {
+    let name = endpoint
+        .server_name()
+        .map_err(|fault| MarkFault::Tls(io::Error::other(fault)))?;
+    secure_as(endpoint, name, deadline, alpn).await
+}
+
+async fn secure_as(
+    endpoint: &Endpoint,
+    name: ServerName<'static>,
     deadline: Instant,
     alpn: &[Vec<u8>],
 ) -> Result<(TlsStream<TcpStream>, Thumbprint), MarkFault> {
@@ -124,9 +143,6 @@ pub(super) async fn secure(
         .with_no_client_auth();
     config.alpn_protocols = alpn.to_vec();
     config.resumption = rustls::client::Resumption::disabled();
-    let name = endpoint
-        .server_name()
-        .map_err(|fault| MarkFault::Tls(io::Error::other(fault)))?;
     let agreed = timeout_at(deadline, TlsConnector::from(Arc::new(config)).connect(name, socket)).await;
     let stream = agreed
         .map_err(|_| MarkFault::TimedOut(Stage::Securing))?

@@ -6,14 +6,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject as _;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
@@ -22,7 +19,7 @@ use crate::client::Endpoint;
 use crate::client::mark::{self, MarkFault};
 use crate::clock;
 use crate::config::Config;
-use crate::types::{Mark, Thumbprint};
+use crate::types::Mark;
 
 /// What was found about the external addresses when they were last asked; nothing before that.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,14 +46,8 @@ pub struct Finding {
 pub enum Outcome {
     /// This node.
     ThisNode,
-    /// Somebody with a certificate of this node: no more can be seen where no mark is answered (PCoIP).
-    SameCertificate,
-    /// Somebody takes connections: no more can be seen where TLS passes through.
-    Open,
     /// Another node, at least now and then.
     OtherNode,
-    /// Somebody with another certificate.
-    OtherCertificate,
     /// Something that is no gateway; with the cause.
     NoGateway(String),
     /// Nobody; with the cause.
@@ -67,8 +58,8 @@ impl Outcome {
     /// Whether nothing speaks against the address.
     pub fn is_good(&self) -> bool {
         match self {
-            Self::ThisNode | Self::SameCertificate | Self::Open => true,
-            Self::OtherNode | Self::OtherCertificate | Self::NoGateway(_) | Self::Nobody(_) => false,
+            Self::ThisNode => true,
+            Self::OtherNode | Self::NoGateway(_) | Self::Nobody(_) => false,
         }
     }
 
@@ -76,10 +67,7 @@ impl Outcome {
     pub fn code(&self) -> &'static str {
         match self {
             Self::ThisNode => "this_node",
-            Self::SameCertificate => "same_certificate",
-            Self::Open => "open",
             Self::OtherNode => "other_node",
-            Self::OtherCertificate => "other_certificate",
             Self::NoGateway(_) => "no_gateway",
             Self::Nobody(_) => "nobody",
         }
@@ -93,8 +81,8 @@ impl Outcome {
     /// What to do about it; nothing if it is good.
     pub fn remedy(&self) -> &'static str {
         match self {
-            Self::ThisNode | Self::SameCertificate | Self::Open => "",
-            Self::OtherNode | Self::OtherCertificate => {
+            Self::ThisNode => "",
+            Self::OtherNode => {
                 "Clients of this node are turned away there. Give it an address, or a port of the common one, that leads to \
                  this node alone"
             }
@@ -111,10 +99,7 @@ impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ThisNode => f.write_str("reaches this node"),
-            Self::SameCertificate => f.write_str("reaches a node with this one's certificate"),
-            Self::Open => f.write_str("takes connections"),
             Self::OtherNode => f.write_str("reaches another node"),
-            Self::OtherCertificate => f.write_str("reaches a node with another certificate"),
             Self::NoGateway(cause) => write!(f, "reaches no gateway ({cause})"),
             Self::Nobody(cause) => write!(f, "reaches nobody ({cause})"),
         }
@@ -186,7 +171,7 @@ impl Gateway {
         let mut findings = Vec::new();
         for question in questions(&plan.config) {
             let outcome = match question.endpoint.parse() {
-                Ok(endpoint) => self.ask(&question.kind, &endpoint).await,
+                Ok(endpoint) => self.ask(question.kind, &endpoint).await,
                 Err(_) => Outcome::Nobody("not an address".to_owned()),
             };
             findings.push(Finding {
@@ -199,28 +184,20 @@ impl Gateway {
         findings
     }
 
-    async fn ask(&self, kind: &Asked, endpoint: &Endpoint) -> Outcome {
-        match kind {
-            Asked::Mark => self.ask_marks(endpoint).await,
-            Asked::Certificate(files) => match mark::certificate_at(endpoint, DEADLINE).await {
-                Ok(shown) if own_thumbprints(files).await.contains(&shown) => Outcome::SameCertificate,
-                Ok(_) => Outcome::OtherCertificate,
-                Err(fault) => fault.into(),
-            },
-            Asked::Port => match mark::connect_to(endpoint, DEADLINE).await {
-                Ok(()) => Outcome::Open,
-                Err(fault) => fault.into(),
-            },
-        }
-    }
-
     /// Several times, because an address that a balancer spreads over the fleet reaches this node now and then.
-    async fn ask_marks(&self, endpoint: &Endpoint) -> Outcome {
+    async fn ask(&self, kind: Asked, endpoint: &Endpoint) -> Outcome {
         for _ in 0..ASKS {
             let mark = Mark::from_random(uuid::Uuid::new_v4().as_u128());
-            match mark::ask(endpoint, mark, DEADLINE).await {
-                Ok(answered) if answered.answer == self.mark_key.answer(mark) => {}
-                Ok(_) => return Outcome::OtherNode,
+            let own = self.mark_key.answer(mark);
+            let is_this_node = match kind {
+                Asked::ByRequest => mark::ask(endpoint, mark, DEADLINE)
+                    .await
+                    .map(|answered| answered.answer == own),
+                Asked::ByName => mark::ask_by_name(endpoint, mark.name(own), DEADLINE).await,
+            };
+            match is_this_node {
+                Ok(true) => {}
+                Ok(false) => return Outcome::OtherNode,
                 Err(fault) => return fault.into(),
             }
         }
@@ -265,14 +242,13 @@ struct Question {
     kind: Asked,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+/// How the mark is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
-    /// The answer to a mark.
-    Mark,
-    /// The certificate, which is one in these files.
-    Certificate(Vec<PathBuf>),
-    /// Whether the port is open.
-    Port,
+    /// By a request.
+    ByRequest,
+    /// By the name in the first message of TLS: the port of PCoIP takes no requests.
+    ByName,
 }
 
 fn questions(config: &Config) -> Vec<Question> {
@@ -280,7 +256,7 @@ fn questions(config: &Config) -> Vec<Question> {
         setting: "tunnel.external_url",
         shown: url.clone(),
         endpoint: url.trim_start_matches("https://").to_owned(),
-        kind: Asked::Mark,
+        kind: Asked::ByRequest,
     });
     let blast = config.blast.external_url.as_ref().map(|url| {
         let endpoint = if url.host.contains(':') {
@@ -292,7 +268,7 @@ fn questions(config: &Config) -> Vec<Question> {
             setting: "blast.external_url",
             shown: format!("https://{endpoint}"),
             endpoint,
-            kind: Asked::Mark,
+            kind: Asked::ByRequest,
         }
     });
     let served = !config.pcoip.bind.is_empty();
@@ -304,31 +280,9 @@ fn questions(config: &Config) -> Vec<Question> {
             setting: "pcoip.external_address",
             shown: address.to_string(),
             endpoint: address.to_string(),
-            kind: if config.pcoip.terminates_tls {
-                let files = config.pcoip.certificates.iter();
-                Asked::Certificate(
-                    files
-                        .filter_map(|name| Some(config.certificates.get(name)?.chain.clone()))
-                        .collect(),
-                )
-            } else {
-                Asked::Port
-            },
+            kind: Asked::ByName,
         });
     [tunnel, blast, pcoip].into_iter().flatten().collect()
-}
-
-/// The thumbprints of the leaves in these files, as far as they can be read now.
-async fn own_thumbprints(files: &[PathBuf]) -> Vec<Thumbprint> {
-    let mut own = Vec::new();
-    for file in files {
-        let leaf = tokio::fs::read(file)
-            .await
-            .ok()
-            .and_then(|text| CertificateDer::from_pem_slice(&text).ok());
-        own.extend(leaf.as_ref().map(Thumbprint::of));
-    }
-    own
 }
 
 /// For one question: name, connection, TLS and reply together.

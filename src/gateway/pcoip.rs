@@ -6,6 +6,7 @@ use ipnet::IpNet;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::server::TlsStream;
+use tracing::Level;
 
 use super::conversation::tell;
 use super::lifecycle::State;
@@ -17,7 +18,7 @@ use crate::listen::{Accepted, Facts, Incoming, Permit, Pieces, Prefixed};
 use crate::observe::{self, Kind, Refused};
 use crate::secure;
 use crate::tunnel::pcoip::{self, Joined};
-use crate::types::SessionId;
+use crate::types::{Mark, SessionId};
 
 /// The port of PCoIP, ready to serve.
 #[derive(Clone, Debug)]
@@ -34,16 +35,26 @@ impl Gateway {
         let mut known = Known {
             facts: incoming.facts().clone(),
             session: None,
+            is_mark: false,
         };
         // Boxed, because a connection stays for hours and needs the room of its arrival for a moment.
         let reason = match Box::pin(self.arrive_at_pcoip(incoming, &mut known)).await {
             Ok(arrived) => arrived.go_on().await,
             Err(reason) => reason,
         };
-        let Known { facts, session } = known;
+        let Known {
+            facts,
+            session,
+            is_mark,
+        } = known;
         self.grants.watch().counters().closed(reason);
+        let level = if is_mark {
+            Level::DEBUG
+        } else {
+            observe::level_of(reason)
+        };
         tell!(
-            observe::level_of(reason),
+            level,
             reason = reason.code(),
             session = session.map(tracing::field::display),
             client = %facts.client,
@@ -69,13 +80,19 @@ impl Gateway {
         };
         let (accepted, name) = timeout_at(deadline, asks).await.unwrap_or(Err(CloseReason::Timeout))?;
         known.facts = accepted.facts().clone();
+        if name.as_deref().is_some_and(|name| self.asks_itself(name)) {
+            known.is_mark = true;
+            let (mut io, ..) = accepted.into_parts();
+            pcoip::turn_away(&mut io, pcoip::OWN_MARK).await;
+            return Err(CloseReason::Completed);
+        }
         let granted = match self.admit_pcoip(name.as_deref(), &known.facts) {
             Ok(granted) => granted,
             Err(denied) => {
                 known.session = denied.session;
                 let reason = self.deny_pcoip(&denied, &known.facts);
                 let (mut io, ..) = accepted.into_parts();
-                pcoip::turn_away(&mut io).await;
+                pcoip::turn_away(&mut io, pcoip::ACCESS_DENIED).await;
                 return Err(reason);
             }
         };
@@ -99,6 +116,11 @@ impl Gateway {
                 Err(self.deny_pcoip(&denied, &known.facts))
             }
         }
+    }
+
+    /// Whether a name carries a mark with this node's answer.
+    fn asks_itself(&self, name: &str) -> bool {
+        Mark::in_name(name).is_some_and(|(mark, answer)| self.mark_key.answer(mark) == answer)
     }
 
     fn admit_pcoip(&self, name: Option<&str>, facts: &Facts) -> Result<Granted, Denied> {
@@ -166,6 +188,8 @@ impl Gateway {
 struct Known {
     facts: Facts,
     session: Option<SessionId>,
+    /// Whether this node asks itself.
+    is_mark: bool,
 }
 
 /// A connection that is ready for its bytes.

@@ -79,10 +79,11 @@ impl Joined {
     }
 }
 
-/// Tells a client that it is not let in: the same alert whatever the reason, before anything was agreed or dialled.
-pub async fn turn_away(client: &mut (impl AsyncWrite + Unpin)) {
+/// Tells a client by an alert that it is not let in, before anything was agreed or dialled: [`ACCESS_DENIED`] whatever the
+/// reason, but for a node that asks itself.
+pub async fn turn_away(client: &mut (impl AsyncWrite + Unpin), alert: [u8; 7]) {
     let told = async {
-        client.write_all(&ACCESS_DENIED).await?;
+        client.write_all(&alert).await?;
         client.shutdown().await
     };
     // A client that does not even take this is cut.
@@ -91,6 +92,8 @@ pub async fn turn_away(client: &mut (impl AsyncWrite + Unpin)) {
 
 /// A fatal alert "access denied" (RFC 8446 section 6.2), as the first record of a server.
 pub const ACCESS_DENIED: [u8; 7] = [21, 3, 3, 0, 2, 2, 49];
+/// The same, "unrecognized name": for a name by which this very node asks.
+pub const OWN_MARK: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
 
 /// How long connecting to an agent may take, with TLS.
 const DIAL_LIMIT: Duration = Duration::from_secs(10);

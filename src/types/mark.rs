@@ -19,6 +19,18 @@ impl Mark {
         Self(bits)
     }
 
+    /// The host name that carries the mark with its answer, for ports that look at no more than a name. The node whose
+    /// answer that is knows that it asks itself.
+    pub fn name(self, answer: MarkAnswer) -> String {
+        format!("{self}-{answer}{NAME}")
+    }
+
+    /// What such a name carries; `None` for any other name.
+    pub fn in_name(name: &str) -> Option<(Self, MarkAnswer)> {
+        let (mark, answer) = name.strip_suffix(NAME)?.split_once('-')?;
+        Some((mark.parse().ok()?, answer.parse().ok()?))
+    }
+
     /// The octets over which a node computes its answer.
     pub fn octets(self) -> [u8; 16] {
         self.0.to_be_bytes()
@@ -75,6 +87,9 @@ impl FromStr for MarkAnswer {
 #[error("a mark has 32 hexadecimal digits, its answer 16")]
 pub struct InvalidMark;
 
+/// The end of such a name, under which nobody can be reached (RFC 6761 section 6.4).
+const NAME: &str = ".mark.invalid";
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,5 +110,21 @@ mod tests {
             assert!(bad.parse::<Mark>().is_err(), "{bad:?}");
         }
         assert!("+000000000000000".parse::<MarkAnswer>().is_err());
+    }
+
+    #[test]
+    fn a_name_carries_a_mark_with_its_answer() {
+        let (mark, answer) = (Mark::from_random(7), MarkAnswer::from_octets([9; 8]));
+        let name = mark.name(answer);
+        assert_eq!(Mark::in_name(&name), Some((mark, answer)));
+        for other in [
+            "localhost",
+            "mark.invalid",
+            ".mark.invalid",
+            "-.mark.invalid",
+            &name[1..],
+        ] {
+            assert_eq!(Mark::in_name(other), None, "{other}");
+        }
     }
 }

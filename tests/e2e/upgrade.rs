@@ -9,7 +9,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use self::book::{Book, Chapter, Kind, Load};
 use self::client::Client;
-use self::site::Site;
+use self::site::{Method, Site};
 use crate::e2e::balancer::rig::Node;
 
 mod book;
@@ -49,6 +49,7 @@ fn two_hundred_sessions_outlive_handovers_changes_and_upgrades() {
         upgrade_the_fleet(&book, &site);
     });
     drop(loads);
+    book.judge();
     println!("{}", book.table(count));
     let faults = book.faults();
     let told = || format!("{}\n{}", book.told(), site.warnings());
@@ -82,17 +83,14 @@ fn change_a_hundred_times(book: &Book, site: &Site) {
 }
 
 fn upgrade_the_fleet(book: &Book, site: &Site) {
-    book.open(Chapter::Fleet);
-    for node in Node::BOTH {
-        book.note(site.hand_over(node));
-        book.next_step();
-        book.let_all_have_a_turn();
-    }
+    book.open(Chapter::FleetHandover);
+    site.upgrade_all(book, Method::Handover);
+    book.let_all_have_a_turn();
     assert_eq!(site.downs(), 0, "the balancer took a node to be down");
-    for node in Node::BOTH {
-        site.restart(book, node, 5);
-        book.let_all_have_a_turn();
-    }
+    book.open(Chapter::FleetRestart);
+    book.await_restarts();
+    site.upgrade_all(book, Method::Restart);
+    book.let_all_have_a_turn();
 }
 
 /// The loads, each in a thread. Dropped, they end.

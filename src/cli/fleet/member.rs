@@ -26,6 +26,7 @@ pub(super) struct Member {
     pub(super) binary: Option<PathBuf>,
     /// The command that restarts it; empty if its supervisor does.
     pub(super) restart: Vec<String>,
+    url: NodeUrl,
     admin: NodeArguments,
 }
 
@@ -43,7 +44,19 @@ pub(super) struct Front {
 pub(super) enum MemberFault {
     /// The call failed.
     #[error(transparent)]
-    Call(#[from] CallFault),
+    Call(CallFault),
+    /// The node does not know the call.
+    #[error(
+        "It does not know {0}: it is of an earlier version, which `fleet` cannot do that with. Upgrade it on the node \
+         itself: portcullis upgrade."
+    )]
+    UnknownCall(String),
+    /// What answers knows nothing of a node.
+    #[error(
+        "What answers at {0} is not the admin port of a node, or its version is too old for `fleet`. Correct `admin` of the \
+         inventory, or upgrade it on the node itself: portcullis upgrade."
+    )]
+    NoNode(NodeUrl),
     /// Another node answers.
     #[error("The node at this address calls itself {0}. Correct `name` or `admin` of the inventory.")]
     Misnamed(String),
@@ -57,13 +70,13 @@ impl MemberFault {
     pub(super) fn exit(&self) -> Exit {
         match self {
             Self::Call(fault) => fault.exit(),
-            Self::Misnamed(_) | Self::Inventory(_) => Exit::Invalid,
+            Self::UnknownCall(_) | Self::NoNode(_) | Self::Misnamed(_) | Self::Inventory(_) => Exit::Invalid,
         }
     }
 
     /// Whether the node does not know the call: it is of an earlier version.
     pub(super) fn is_unknown_call(&self) -> bool {
-        matches!(self, Self::Call(CallFault::Refused { status, .. }) if *status == StatusCode::NOT_FOUND)
+        matches!(self, Self::UnknownCall(_))
     }
 
     /// Whether the same call may go well a moment later.
@@ -94,6 +107,7 @@ impl Member {
         Ok(Self {
             name: node.name.to_string(),
             front,
+            url: url.clone(),
             admin: NodeArguments {
                 socket: PathBuf::new(),
                 node: Some(url),
@@ -108,7 +122,10 @@ impl Member {
 
     /// How the node is.
     pub(super) async fn status(&self) -> Result<NodeStatus, MemberFault> {
-        self.named(self.ask(Method::GET, "/api/v1/node", None::<&()>).await?)
+        match self.ask(Method::GET, "/api/v1/node", None::<&()>).await {
+            Err(MemberFault::UnknownCall(_)) => Err(MemberFault::NoNode(self.url.clone())),
+            outcome => self.named(outcome?),
+        }
     }
 
     /// Takes the node out of service, or puts it back.
@@ -131,7 +148,8 @@ impl Member {
     /// Has a program take over.
     pub(super) async fn hand_over(&self, binary: &Path) -> Result<Upgraded, MemberFault> {
         let path = "/api/v1/node/upgrade";
-        Ok(call_within(PATIENCE, &self.admin, Method::POST, path, Some(&upgrade(binary))).await?)
+        let outcome = call_within(PATIENCE, &self.admin, Method::POST, path, Some(&upgrade(binary))).await;
+        outcome.map_err(|fault| known(fault, &Method::POST, path))
     }
 
     /// Drains and ends the node's process.
@@ -156,15 +174,24 @@ impl Member {
         path: &str,
         body: Option<&(impl Serialize + Sync)>,
     ) -> Result<T, MemberFault> {
-        match call(&self.admin, method.clone(), path, body).await {
+        let outcome = match call(&self.admin, method.clone(), path, body).await {
             // A process that hands over may take a connection and close it. Each of these calls can be made twice.
             Err(fault) if fault.may_pass() => {
                 sleep(A_MOMENT).await;
-                Ok(call(&self.admin, method, path, body).await?)
+                call(&self.admin, method.clone(), path, body).await
             }
-            outcome => Ok(outcome?),
-        }
+            outcome => outcome,
+        };
+        outcome.map_err(|fault| known(fault, &method, path))
     }
+}
+
+/// The fault of a call that is made of a node itself, and not of something there: it is refused so when nobody knows it.
+fn known(fault: CallFault, method: &Method, path: &str) -> MemberFault {
+    if matches!(&fault, CallFault::Refused { status, .. } if UNKNOWN.contains(status)) {
+        return MemberFault::UnknownCall(format!("{method} {path}"));
+    }
+    MemberFault::Call(fault)
 }
 
 fn upgrade(binary: &Path) -> Upgrade {
@@ -189,6 +216,7 @@ fn trust(held_to: &HeldTo) -> Result<Trust, crate::client::AuthorityFault> {
     }
 }
 
+const UNKNOWN: [StatusCode; 2] = [StatusCode::NOT_FOUND, StatusCode::METHOD_NOT_ALLOWED];
 const A_MOMENT: Duration = Duration::from_millis(500);
 /// For a node that does not answer while something else goes on.
 pub(super) const SILENCE: Duration = Duration::from_secs(60);

@@ -73,12 +73,7 @@ pub(super) async fn look(member: &Member, method: Method, taken_out: &TakenOut) 
     }
     let check = match &member.binary {
         None => Err("The inventory does not say which `binary` it is to run.".to_owned()),
-        Some(binary) => member.check(binary).await.map_err(|fault| {
-            if fault.is_unknown_call() {
-                return "Its version cannot check a program. Upgrade it on the node: portcullis upgrade.".to_owned();
-            }
-            fault.to_string()
-        }),
+        Some(binary) => member.check(binary).await.map_err(|fault| fault.to_string()),
     };
     match check {
         Ok(check) if faults.is_empty() && check.faults.is_empty() => Ok(Ready {

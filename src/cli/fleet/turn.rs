@@ -1,5 +1,6 @@
 //! One node's turn: another program takes over, is seen to work, and serves; or the node goes back to what it was.
 
+use std::cell::Cell;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -30,6 +31,8 @@ pub(super) struct Turn<'a> {
     pub(super) arguments: &'a Arguments,
     pub(super) progress: &'a Progress,
     pub(super) taken_out: &'a TakenOut,
+    /// Whether sessions were ended for it, whose clients come back in vain for a while.
+    pub(super) has_cut: Cell<bool>,
     /// Cancelled by the operator, who wants no more than is under way.
     pub(super) stop: &'a CancellationToken,
 }
@@ -115,7 +118,11 @@ impl Turn<'_> {
         self.drain().await?;
         self.progress.node("restarting", name, "restarting");
         let asked = if self.member.restart.is_empty() {
-            self.member.end().await.map_err(|fault| fault.to_string())
+            match self.member.end().await {
+                // Nothing was done: nothing is waited for.
+                Err(fault) if !fault.may_pass() => return Err(self.back_as_it_was(&fault.to_string()).await),
+                outcome => outcome.map_err(|fault| fault.to_string()),
+            }
         } else {
             self.run_command().await
         };
@@ -145,6 +152,7 @@ impl Turn<'_> {
             Ok(Drained::TimedOut(status)) if self.arguments.cut => {
                 let words = format!("cutting {} sessions: the time is over", status.sessions);
                 self.progress.node("cutting", &self.member.name, &words);
+                self.has_cut.set(true);
                 Ok(())
             }
             Ok(Drained::TimedOut(status)) => {
@@ -216,23 +224,37 @@ impl Turn<'_> {
             }
         }
         let walked = self.walk().await?;
-        let first = self.member.status().await.map_err(|fault| fault.to_string())?;
-        self.pause().await;
-        let second = self.member.status().await.map_err(|fault| fault.to_string())?;
-        if first.started != second.started {
-            return Err("It has started once more.".to_owned());
-        }
-        let errors = Errors {
-            count: second.errors.saturating_sub(first.errors),
-            span: self.arguments.watch.0,
-        };
-        if errors.is_worse_than(before) {
-            let span = span::in_words(errors.span.as_secs());
-            return Err(format!("{} errors in {span}; before: {before}.", errors.count));
-        }
+        let second = self.count_errors(before).await?;
         let walked = walked.map_or_else(String::new, |walked| format!("; {walked} hold"));
         let (version, sessions) = (&second.version, second.sessions);
         Ok(format!("in service with {version}, {sessions} sessions{walked}"))
+    }
+
+    /// Counts errors for a while, and again for as long as those may come whose sessions were ended; how the node is then.
+    async fn count_errors(&self, before: Errors) -> Result<NodeStatus, String> {
+        let deadline = clock::now() + self.arguments.patience.0;
+        loop {
+            let first = self.member.status().await.map_err(|fault| fault.to_string())?;
+            self.pause().await;
+            let second = self.member.status().await.map_err(|fault| fault.to_string())?;
+            if first.started != second.started {
+                return Err("It has started once more.".to_owned());
+            }
+            let errors = Errors {
+                count: second.errors.saturating_sub(first.errors),
+                span: self.arguments.watch.0,
+            };
+            if !errors.is_worse_than(before) {
+                return Ok(second);
+            }
+            if !self.has_cut.get() || clock::now() >= deadline {
+                return Err(format!(
+                    "{errors}; before: {before}. Its log says which: secondaries refused, errors of the web."
+                ));
+            }
+            let words = format!("{errors}, maybe of those who were cut: counting once more");
+            self.progress.node("waiting", &self.member.name, &words);
+        }
     }
 
     async fn runs_it(&self) -> Result<bool, String> {
@@ -359,7 +381,7 @@ impl Errors {
 
 impl std::fmt::Display for Errors {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} in {}", self.count, span::in_words(self.span.as_secs()))
+        write!(f, "{} errors in {}", self.count, span::in_words(self.span.as_secs()))
     }
 }
 

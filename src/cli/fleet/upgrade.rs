@@ -1,5 +1,7 @@
 //! `fleet upgrade`: every node to another program, one after the other, until something does not hold.
 
+use std::cell::Cell;
+
 use clap::{Args, ValueEnum};
 use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
@@ -233,6 +235,7 @@ impl Upgrade<'_> {
             arguments: self.arguments,
             progress: &self.progress,
             taken_out: self.taken_out,
+            has_cut: Cell::new(false),
             stop: self.stop,
         };
         turn.take().await

@@ -196,8 +196,11 @@ impl Heir {
         link.uncork();
         node.kindred.lock().before = Some(link.clone());
         let (gateway, journal) = (node.gateway.clone(), node.keeping.lock().journal());
+        let stopping = node.stopping.clone();
         node.workers.tasks().spawn(async move {
-            other.hear(decoder).await;
+            if other.hear(decoder, &stopping).await.is_none() {
+                return;
+            }
             if let Some(journal) = journal {
                 // A fault of its own is told by itself.
                 let _ = spawn_blocking(move || journal.succeed()).await;

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use rustix::net::{SendFlags, send};
 use tokio::io::Interest;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::message::{Decoder, Message};
 use crate::fault::CloseReason;
@@ -81,6 +81,13 @@ impl Link {
     /// Whether so much waits that what can wait should.
     pub(super) fn is_busy(&self) -> bool {
         self.outbox.lock().bytes.len() > BUSY
+    }
+
+    /// Waits until the system has taken all that was said, while [`run`](Self::run) gives it. Cancel-safe.
+    pub(super) async fn taken(&self) {
+        while !self.outbox.lock().bytes.is_empty() {
+            sleep(A_MOMENT).await;
+        }
     }
 
     /// Closes it, for both sides.
@@ -172,6 +179,7 @@ impl HearsOfFlows for Link {
 
 /// How long the other side may take nothing.
 const STUCK: Duration = Duration::from_secs(10);
+const A_MOMENT: Duration = Duration::from_millis(10);
 const BUSY: usize = 1024 * 1024;
 const READ: usize = 64 * 1024;
 

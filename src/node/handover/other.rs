@@ -96,9 +96,16 @@ impl Other {
         }
     }
 
-    /// Hears the other process until the link ends.
-    pub(super) async fn hear(self: &Arc<Self>, decoder: Decoder) -> End {
-        let end = self.link.run(decoder, |message| self.handle(message)).await;
+    /// Hears the other process until the link ends; `None` if this node stops before, and all that it has said is on its way.
+    pub(super) async fn hear(self: &Arc<Self>, decoder: Decoder, stopping: &CancellationToken) -> Option<End> {
+        let stopped = async {
+            stopping.cancelled().await;
+            self.link.taken().await;
+        };
+        let end = tokio::select! {
+            end = self.link.run(decoder, |message| self.handle(message)) => Some(end),
+            () = stopped => None,
+        };
         for gone in std::mem::take(&mut *self.tunnels.lock()).into_values() {
             gone.cancel();
         }

@@ -257,11 +257,11 @@ impl Node {
         let stopping = self.stopping.clone();
         self.workers.tasks().spawn(async move {
             let end = tokio::select! {
-                end = other.hear(decoder) => end,
-                () = other.report(tunnels) => End::Broken,
-                () = parted.cancelled() => return,
-                () = stopping.cancelled() => return,
+                end = other.hear(decoder, &stopping) => end,
+                () = other.report(tunnels) => Some(End::Broken),
+                () = parted.cancelled() => None,
             };
+            let Some(end) = end else { return };
             if is_gone(child, end).await && !other.has_passed_on() {
                 // Everything that it has ended was heard. Nobody else looks after the times of the sessions.
                 led.store(false, Ordering::Release);

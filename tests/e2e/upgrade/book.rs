@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use parking_lot::Mutex;
 use portcullis::clock;
 
@@ -81,6 +82,12 @@ impl Kind {
     pub(super) fn spans_changes(self) -> bool {
         matches!(self, Self::Download | Self::Upload | Self::SignIn)
     }
+
+    /// Whether a node that drains lets it go before the time of what is open is over: it closes connections that wait for
+    /// a request, and begins no session.
+    fn ends_with_service(self) -> bool {
+        matches!(self, Self::Http1 | Self::Http2 | Self::SignIn)
+    }
 }
 
 /// What is done to the nodes.
@@ -89,18 +96,26 @@ pub(super) enum Chapter {
     Opening,
     Handovers,
     Changes,
-    Fleet,
+    FleetHandover,
+    FleetRestart,
 }
 
 impl Chapter {
-    const ALL: [Self; 4] = [Self::Opening, Self::Handovers, Self::Changes, Self::Fleet];
+    const ALL: [Self; 5] = [
+        Self::Opening,
+        Self::Handovers,
+        Self::Changes,
+        Self::FleetHandover,
+        Self::FleetRestart,
+    ];
 
     fn name(self) -> &'static str {
         match self {
             Self::Opening => "opening",
             Self::Handovers => "handovers",
             Self::Changes => "changes",
-            Self::Fleet => "fleet",
+            Self::FleetHandover => "fleet, by handover",
+            Self::FleetRestart => "fleet, by restart",
         }
     }
 }
@@ -108,6 +123,8 @@ impl Chapter {
 /// The record that all loads write.
 pub(super) struct Book {
     since: Instant,
+    /// The same moment on the clock of the nodes' logs.
+    since_wall: Timestamp,
     chapter: AtomicUsize,
     /// How many changes there were.
     step: AtomicU64,
@@ -118,14 +135,62 @@ pub(super) struct Book {
     /// What went wrong, and what was done meanwhile.
     told: Mutex<Vec<String>>,
     faults: AtomicUsize,
-    /// For each node, until when its sessions were last over by the operator's will.
-    over: Mutex<[Option<Over>; 2]>,
+    /// The nodes that are restarted, and when.
+    outages: Mutex<[Outage; 2]>,
+    /// What broke at a node that is restarted, to be held against how that went.
+    suspects: Mutex<Vec<Broken>>,
 }
 
+/// A node's way through a restart.
+#[derive(Clone, Copy, Default)]
+enum Outage {
+    /// It is not restarted.
+    #[default]
+    None,
+    /// It is to be restarted.
+    Awaited,
+    /// It was.
+    Over(Times),
+}
+
+/// The moments of a restart.
 #[derive(Clone, Copy)]
-enum Over {
-    Now,
-    Until(Instant),
+pub(super) struct Times {
+    /// From here on the node begins nothing new.
+    pub(super) drains: Instant,
+    /// From here on the time of what is open there is over.
+    pub(super) cuts: Instant,
+    /// From here on it takes in nobody, and whoever comes goes to the other one.
+    pub(super) closes: Instant,
+}
+
+impl Times {
+    /// Whether something at the node was open when its time was over, or was asked of it while it did nothing new.
+    fn explain(self, broken: &Broken) -> bool {
+        let Self { drains, cuts, closes } = self;
+        let Broken {
+            kind,
+            asks,
+            began,
+            ended,
+            ..
+        } = *broken;
+        let is_refused = ended >= drains && (began >= drains || asks || kind.ends_with_service());
+        began <= closes && (ended >= cuts || is_refused)
+    }
+}
+
+/// Something that did not go on.
+struct Broken {
+    chapter: usize,
+    kind: Kind,
+    number: u8,
+    node: Option<Node>,
+    /// Whether something new was asked for, beside what is open.
+    asks: bool,
+    began: Instant,
+    ended: Instant,
+    what: String,
 }
 
 #[derive(Default)]
@@ -143,6 +208,7 @@ impl Book {
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Self {
             since: clock::now(),
+            since_wall: clock::wall(),
             chapter: AtomicUsize::new(0),
             step: AtomicU64::new(0),
             is_over: AtomicBool::new(false),
@@ -150,7 +216,8 @@ impl Book {
             turns: Mutex::default(),
             told: Mutex::default(),
             faults: AtomicUsize::new(0),
-            over: Mutex::default(),
+            outages: Mutex::default(),
+            suspects: Mutex::default(),
         })
     }
 
@@ -186,28 +253,69 @@ impl Book {
         self.is_over.store(true, Ordering::SeqCst);
     }
 
-    /// From here on the sessions of a node are over.
-    pub(super) fn begin_to_end(&self, node: Node) {
-        self.over.lock()[node as usize] = Some(Over::Now);
+    /// From here on both nodes are to be restarted.
+    pub(super) fn await_restarts(&self) {
+        *self.outages.lock() = [Outage::Awaited; 2];
     }
 
-    /// And whatever begins from here on is to go on.
-    pub(super) fn end_no_more(&self, node: Node) {
-        self.over.lock()[node as usize] = Some(Over::Until(clock::now()));
+    /// A node was restarted then.
+    pub(super) fn was_restarted(&self, node: Node, times: Times) {
+        self.outages.lock()[node as usize] = Outage::Over(times);
     }
 
-    /// Whether what began then may have been cut. While a node is away the balancer brings its clients to the other one, some
-    /// of them half-way through something: it does not matter at which node they were thought to be.
-    fn was_over(&self, since: Instant) -> bool {
-        self.over.lock().iter().flatten().any(|over| match over {
-            Over::Now => true,
-            Over::Until(end) => since <= *end,
+    /// A moment in the log of a node.
+    pub(super) fn moment(&self, logged: Timestamp) -> Instant {
+        self.since + Duration::try_from(logged.duration_since(self.since_wall)).unwrap()
+    }
+
+    /// Holds what broke at nodes that were restarted against how that went: what that does not explain is a fault.
+    pub(super) fn judge(&self) {
+        let outages = *self.outages.lock();
+        for broken in std::mem::take(&mut *self.suspects.lock()) {
+            let explained = broken.node.is_some_and(|node| match outages[node as usize] {
+                Outage::Over(times) => times.explain(&broken),
+                Outage::None | Outage::Awaited => false,
+            });
+            if explained {
+                let cell = &self.cells[broken.kind as usize][broken.chapter];
+                cell.over.fetch_add(1, Ordering::SeqCst);
+            } else {
+                self.went_wrong(&broken);
+            }
+        }
+    }
+
+    /// Whether a restart may turn out to explain it.
+    fn may_be_explained(&self, broken: &Broken) -> bool {
+        let outages = self.outages.lock();
+        broken.node.is_some_and(|node| match outages[node as usize] {
+            Outage::None => false,
+            Outage::Awaited => true,
+            Outage::Over(times) => times.explain(broken),
         })
+    }
+
+    fn went_wrong(&self, broken: &Broken) {
+        let cell = &self.cells[broken.kind as usize][broken.chapter];
+        cell.faults.fetch_add(1, Ordering::SeqCst);
+        let at = broken.node.map_or("no node", Node::name);
+        let (kind, number, what) = (broken.kind.name(), broken.number, &broken.what);
+        let began = (broken.began - self.since).as_secs_f64();
+        self.note_at(
+            broken.ended,
+            format_args!("WRONG: {kind} of 127.0.1.{number} at {at}, begun at +{began:.3} s: {what}"),
+        );
+        self.faults.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Keeps what was done to the nodes, to hold it against faults.
     pub(super) fn note(&self, what: impl std::fmt::Display) {
-        let line = format!("+{:.3} s  {what}", (clock::now() - self.since).as_secs_f64());
+        self.note_at(clock::now(), what);
+    }
+
+    /// The same of an earlier moment.
+    pub(super) fn note_at(&self, at: Instant, what: impl std::fmt::Display) {
+        let line = format!("+{:.3} s  {what}", (at - self.since).as_secs_f64());
         self.told.lock().push(line);
     }
 
@@ -220,25 +328,22 @@ impl Book {
         }
     }
 
-    /// Waits until every load whose turns are short had a whole one from here on. One that does not within the patience of
-    /// tests writes that itself.
+    /// Waits until every load whose turns are short had a whole one from here on.
     pub(super) fn let_all_have_a_turn(&self) {
-        let deadline = clock::now() + PATIENCE;
-        let paced = |turns: &[(Kind, Arc<AtomicU64>)]| -> Vec<_> {
-            let paced = turns.iter().filter(|(kind, _)| !kind.spans_changes());
-            paced.map(|(_, turns)| turns.clone()).collect()
-        };
-        let waiting: Vec<_> = paced(&self.turns.lock())
-            .into_iter()
-            .map(|turns| (turns.load(Ordering::SeqCst), turns))
-            .collect();
+        let mut waiting = Vec::new();
+        for (kind, turns) in self.turns.lock().iter().filter(|(kind, _)| !kind.spans_changes()) {
+            waiting.push((*kind, turns.load(Ordering::SeqCst), turns.clone()));
+        }
         // One turn may have been in its middle.
-        let all_had = || {
+        let late = || {
             waiting
                 .iter()
-                .all(|(before, turns)| turns.load(Ordering::SeqCst) >= before + 2)
+                .filter(|(_, before, turns)| turns.load(Ordering::SeqCst) < before + 2)
         };
-        while !all_had() && self.faults() == 0 && clock::now() < deadline {
+        let deadline = clock::now() + 2 * PATIENCE;
+        while late().next().is_some() && self.faults() == 0 {
+            let names = || late().map(|(kind, ..)| kind.name()).collect::<Vec<_>>();
+            assert!(clock::now() < deadline, "no turn of {:?}", names());
             std::thread::sleep(MOMENT);
         }
     }
@@ -328,19 +433,23 @@ impl Load {
         self.book.cell(self.kind).lost.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// What began then did not go on. Whether that may be.
-    pub(super) fn broke(&self, node: Option<Node>, since: Instant, what: &str) -> bool {
-        let cell = self.book.cell(self.kind);
-        let may_be = self.book.was_over(since);
+    /// What began then at that node did not go on, or was asked of it in vain. Whether that may be.
+    pub(super) fn broke(&self, node: Option<Node>, began: Instant, asks: bool, what: &str) -> bool {
+        let broken = Broken {
+            chapter: self.book.chapter.load(Ordering::SeqCst),
+            kind: self.kind,
+            number: self.number,
+            node,
+            asks,
+            began,
+            ended: clock::now(),
+            what: what.to_owned(),
+        };
+        let may_be = self.book.may_be_explained(&broken);
         if may_be {
-            cell.over.fetch_add(1, Ordering::SeqCst);
+            self.book.suspects.lock().push(broken);
         } else {
-            cell.faults.fetch_add(1, Ordering::SeqCst);
-            let at = node.map_or("no node", Node::name);
-            let (kind, number) = (self.kind.name(), self.number);
-            self.book
-                .note(format!("WRONG: {kind} of 127.0.1.{number} at {at}: {what}"));
-            self.book.faults.fetch_add(1, Ordering::SeqCst);
+            self.book.went_wrong(&broken);
         }
         may_be
     }

@@ -1,9 +1,11 @@
 //! A client at an address of its own, and what all kinds of them have in common.
 
+use std::cell::Cell;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Instant;
 
 use portcullis::clock;
 use rustls::ClientConfig;
@@ -23,6 +25,12 @@ pub(super) struct Client {
     pub(super) load: Load,
     pub(super) tls: Arc<ClientConfig>,
     pub(super) runtime: Handle,
+    /// Since when there is what it has open, or asks for.
+    began: Cell<Instant>,
+    /// The node at which that is.
+    at: Cell<Option<Node>>,
+    /// Whether it asks for something new, beside what it has open.
+    asks: Cell<bool>,
 }
 
 impl Client {
@@ -32,6 +40,9 @@ impl Client {
             load,
             tls: Arc::new(site.trust()),
             runtime: runtime.clone(),
+            began: Cell::new(clock::now()),
+            at: Cell::new(None),
+            asks: Cell::new(false),
         }
     }
 
@@ -55,17 +66,18 @@ impl Client {
 
     /// Opens something and takes turns with it. What was cut because its time was over is opened anew.
     fn keep<T>(&self, open: impl Fn(&Self, Node) -> T, turn: impl Fn(&Self, Node, &mut T)) {
-        let (mut was_open, mut node) = (false, None);
+        let mut was_open = false;
         while self.load.book.goes_on() {
-            let since = clock::now();
             let opened = attempt(|| {
-                let at = self.node();
-                node = Some(at);
-                (at, open(self, at))
+                let at = self.begin_anew();
+                let opened = open(self, at);
+                // While a node goes away, the balancer may have brought one half here and the other half there.
+                (self.begin_anew() == at).then_some((at, opened))
             });
             let (at, mut opened) = match opened {
-                Ok(opened) => opened,
-                Err(what) if self.load.broke(node, since, &format!("not opened: {what}")) => {
+                Ok(Some(opened)) => opened,
+                Ok(None) => continue,
+                Err(what) if self.broke(&format!("not opened: {what}")) => {
                     std::thread::sleep(super::PACE);
                     continue;
                 }
@@ -82,7 +94,7 @@ impl Client {
                 let took = clock::now() - since;
                 match outcome {
                     Ok(()) => self.load.turned(took),
-                    Err(what) if self.load.broke(node, since, &what) => is_cut = true,
+                    Err(what) if self.broke(&what) => is_cut = true,
                     Err(_) => return,
                 }
                 std::thread::sleep(super::PACE);
@@ -90,16 +102,40 @@ impl Client {
         }
     }
 
-    /// The node to which the balancer brings it.
-    fn node(&self) -> Node {
+    fn broke(&self, what: &str) -> bool {
+        let asks = self.asks.take();
+        self.load.broke(self.at.get(), self.began.get(), asks, what)
+    }
+
+    /// Asks for something new, beside what is open.
+    pub(super) async fn ask<T>(&self, what: impl Future<Output = T>) -> T {
+        self.asks.set(true);
+        let outcome = what.await;
+        self.asks.set(false);
+        outcome
+    }
+
+    /// What is at stake from here on began then.
+    pub(super) fn stake(&self, began: Instant) {
+        self.began.set(began);
+    }
+
+    /// A node has answered.
+    pub(super) fn was_at(&self, name: &str) {
+        self.at.set(Node::BOTH.into_iter().find(|node| node.name() == name));
+    }
+
+    /// From here on something else is at stake: at the node to which the balancer brings it.
+    pub(super) fn begin_anew(&self) -> Node {
+        self.stake(clock::now());
         let mut stream = self.connect("gw.test");
         stream
             .write_all(b"GET /where HTTP/1.1\r\nHost: gw.test\r\nConnection: close\r\n\r\n")
             .unwrap();
         let answer = rig::read(&mut stream);
         assert_eq!(answer.status, 200, "{answer:?}");
-        let name = answer.field("x-node");
-        Node::BOTH.into_iter().find(|node| node.name() == name).unwrap()
+        self.was_at(answer.field("x-node"));
+        self.at.get().unwrap()
     }
 
     /// A connection through the balancer.
@@ -135,10 +171,23 @@ impl Client {
     /// The other half: the cookie of the session.
     pub(super) fn finish(&self, cookie: &str) -> String {
         let answers = password_message(&user(self.load.number), PASSWORD, "<get-tunnel-connection/>");
-        let third = self.post(Some(cookie), &answers);
+        let is_busy = |third: &Answer| third.text().contains(BUSY);
+        let third = self.unless(is_busy, || self.post(Some(cookie), &answers));
         let is_in = element(third.text(), "connection-id").is_some();
         assert!(is_in, "not signed in: {}", third.text());
         third.session_cookie().expect("a new cookie at the sign-in")
+    }
+
+    /// Asks again while too many ask at once, as every user does who reads that.
+    pub(super) fn unless<T>(&self, is_busy: impl Fn(&T) -> bool, ask: impl Fn() -> T) -> T {
+        for _ in 1..MOST_TRIES {
+            let answer = ask();
+            if !is_busy(&answer) {
+                return answer;
+            }
+            std::thread::sleep(super::PACE);
+        }
+        ask()
     }
 
     /// Launches a desktop by a protocol: the reply.
@@ -160,3 +209,7 @@ pub(super) fn attempt<T>(what: impl FnOnce() -> T) -> Result<T, String> {
         words.unwrap_or("no words").to_owned()
     })
 }
+
+/// What the sign-in answers when it has no room for another password.
+pub(super) const BUSY: &str = "The gateway is busy.";
+const MOST_TRIES: usize = 10;

@@ -9,6 +9,7 @@ use crate::support::raw::message;
 /// The first screen, at least one whole change of each node, and the second screen.
 pub(super) fn turn(client: &Client, _: Node, (): &mut ()) {
     let book = &client.load.book;
+    client.begin_anew();
     let step = book.step();
     let cookie = client.begin();
     while !book.has_changed_since(step) {

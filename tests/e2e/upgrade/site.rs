@@ -1,4 +1,4 @@
-//! Two nodes behind HAProxy, the desktops and the application behind them, and what an operator does to the nodes.
+//! Two nodes behind HAProxy, the desktops and the application behind them, and what is done on each node.
 
 use std::fs;
 use std::io::Write as _;
@@ -19,7 +19,11 @@ use crate::e2e::balancer::rig::{self, Fleet, HaProxy, Node};
 use crate::rig::{Exchange, Origin, patiently};
 use crate::support::agent::Agent;
 use crate::support::raw::{Stream, connect_from};
-use crate::support::{PATIENCE, Setup, write_private};
+use crate::support::{Gateway, PATIENCE, Setup, write_private};
+
+mod operator;
+
+pub(super) use operator::Method;
 
 /// All of it. Dropped, every process is ended.
 pub(super) struct Site {
@@ -38,6 +42,8 @@ pub(super) struct Site {
     heirs: Mutex<Vec<(Node, u32)>>,
     /// The turn of the configuration that is in force at each node for sure.
     in_force: [AtomicU64; 2],
+    /// What nodes said that were started anew since.
+    past_warnings: Mutex<Vec<String>>,
     /// The other builds of the program.
     folder: TempDir,
 }
@@ -100,6 +106,7 @@ impl Site {
         let roots = folder.path().join("roots.pem");
         let chains: String = certificates.iter().flatten().map(|one| one.chain.as_str()).collect();
         fs::write(&roots, chains).unwrap();
+        operator::write_secrets(folder.path(), &fleet);
         let serving = Node::BOTH.map(|node| Serving {
             pid: fleet.gateway(node).pid(),
             generation: 0,
@@ -115,6 +122,7 @@ impl Site {
             serving: Mutex::new(serving),
             heirs: Mutex::default(),
             in_force: Default::default(),
+            past_warnings: Mutex::default(),
             folder,
         }
     }
@@ -157,15 +165,25 @@ impl Site {
         assert!(output.status.success(), "{}: {said}", node.name());
         let told: Value = serde_json::from_slice(&output.stdout).unwrap();
         let pid = u32::try_from(told["pid"].as_u64().unwrap()).unwrap();
-        self.heirs.lock().push((node, pid));
-        assert_eq!(fs::read_link(format!("/proc/{pid}/exe")).unwrap(), build);
-        self.serving.lock()[node as usize] = Serving { pid, generation };
+        self.serves(node, pid, generation);
         let took = portcullis::clock::now() - asked;
         format!(
             "{} handed over to process {pid} in {} ms",
             node.name(),
             took.as_millis()
         )
+    }
+
+    /// Keeps which process has taken a node over, and asks both whether it runs that build.
+    fn serves(&self, node: Node, pid: u32, generation: u32) {
+        self.heirs.lock().push((node, pid));
+        let build = self.build(generation);
+        assert_eq!(fs::read_link(format!("/proc/{pid}/exe")).unwrap(), build);
+        let mut command = (self.fleet.lock().gateway(node)).operator(&["quiesce", "status", "--json"]);
+        let status: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
+        let told = [&status["program"], &status["last_upgrade"]["program"]];
+        assert_eq!(told, [build.to_str().unwrap(); 2], "{status}");
+        self.serving.lock()[node as usize] = Serving { pid, generation };
     }
 
     /// The program as another build: one that does the same, and is another file.
@@ -191,34 +209,6 @@ impl Site {
         let message = told["message"].as_str().unwrap();
         assert!(message.starts_with("configuration applied"), "{told}");
         self.in_force[node as usize].store(turn, Ordering::SeqCst);
-    }
-
-    /// Takes a node out of service, gives its users some time, and starts it anew as that build. Sessions that are left by
-    /// then are over.
-    pub(super) fn restart(&self, book: &Book, node: Node, generation: u32) {
-        self.fleet.lock().operator(node, &["quiesce", "on"]);
-        self.haproxy.lock().wait_for("nodes_443", node, "NOLB");
-        book.note(format_args!("{} is quiesced", node.name()));
-        // Whoever is half-way through a sign-in comes to its end.
-        (0..3).for_each(|_| book.next_step());
-        book.let_all_have_a_turn();
-        book.begin_to_end(node);
-        // As a service manager does: those that have handed over end too.
-        let processes = self.processes(node);
-        for pid in &processes {
-            signal("TERM", *pid);
-        }
-        for pid in &processes {
-            patiently("a process of the node ends", || has_ended(*pid));
-        }
-        let mut fleet = self.fleet.lock();
-        fleet.restart_as(node, &self.build(generation));
-        let pid = fleet.gateway(node).pid();
-        drop(fleet);
-        book.note(format_args!("{} is process {pid}", node.name()));
-        self.serving.lock()[node as usize] = Serving { pid, generation };
-        self.haproxy.lock().wait_for("nodes_443", node, "UP");
-        book.end_no_more(node);
     }
 
     /// Where a client reaches PCoIP at a node.
@@ -258,16 +248,16 @@ impl Site {
 
     /// What the nodes said at level `WARN` and above.
     pub(super) fn warnings(&self) -> String {
-        let fleet = self.fleet.lock();
-        let lines = Node::BOTH.map(|node| fleet.gateway(node).lines());
-        let worth = |line: &&Value| line["level"] == "WARN" || line["level"] == "ERROR" || line.is_string();
-        lines
-            .iter()
-            .flatten()
-            .filter(worth)
-            .map(|line| format!("{line}\n"))
-            .collect()
+        let past = self.past_warnings.lock().concat();
+        let of = |node| warnings_of(self.fleet.lock().gateway(node));
+        past + &Node::BOTH.map(of).concat()
     }
+}
+
+fn warnings_of(gateway: &Gateway) -> String {
+    let lines = gateway.lines();
+    let worth = |line: &&Value| line["level"] == "WARN" || line["level"] == "ERROR" || line.is_string();
+    lines.iter().filter(worth).map(|line| format!("{line}\n")).collect()
 }
 
 impl Drop for Site {
@@ -284,7 +274,7 @@ impl Behind {
         let (host, port, udp) = (node.host(), self.pcoip_port, self.has_datagrams);
         let mut setup = Setup::default()
             .named(node.name())
-            .node("grace_period = \"2 s\"\nrecognition_key = { env = \"PORTCULLIS_TEST_RECOGNITION_KEY\" }\n")
+            .node("grace_period = \"1 s\"\nrecognition_key = { env = \"PORTCULLIS_TEST_RECOGNITION_KEY\" }\n")
             .listener(&format!("balancers = [\"127.0.0.1\"]\nudp = {udp}\n"))
             .section("[authentication]\ndisclaimer = \"For authorised users only.\"\n")
             .section(&format!(
@@ -296,6 +286,7 @@ impl Behind {
                 self.inner_port
             ))
             .section(&self.published(node, turn));
+        setup = setup.user(PROBE, "groups = [\"all\"]");
         for number in 1..=USERS {
             setup = setup.user(&user(number), "groups = [\"all\"]");
         }
@@ -416,5 +407,7 @@ fn has_ended(pid: u32) -> bool {
 /// Where HAProxy listens.
 pub(super) const BALANCER: [u8; 4] = [127, 0, 0, 10];
 const USERS: u8 = 210;
+/// Who signs in past the balancer to see whether a node lets users through.
+const PROBE: &str = "probe";
 /// Builds of the program beside the first.
 const GENERATIONS: u32 = 5;

@@ -1,5 +1,6 @@
 //! Tunnels of the program's own client, behind a way that gives them an address of their own.
 
+use std::error::Error;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use portcullis::client::{Channel, Credentials, Notice, Reached, Session, Tunnel, Unattended};
@@ -10,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use super::client::Client;
+use super::client::{BUSY, Client};
 use super::site::{BALANCER, user};
 use crate::e2e::balancer::rig::Node;
 use crate::support::PASSWORD;
@@ -27,19 +28,15 @@ pub(super) struct Tunnelled {
 }
 
 pub(super) fn open(client: &Client, _: Node) -> Tunnelled {
+    let balancer = SocketAddr::from((BALANCER, client.site.first));
+    let (way, guard) = client.runtime.block_on(way(client.address(), balancer));
+    let is_busy = |signed_in: &Result<_, Box<dyn Error>>| {
+        let fault = signed_in.as_ref().err();
+        fault.is_some_and(|fault| fault.to_string().contains(BUSY))
+    };
+    let signed_in = client.unless(is_busy, || client.runtime.block_on(sign_in(client, way)));
     client.runtime.block_on(async {
-        let balancer = SocketAddr::from((BALANCER, client.site.first));
-        let (way, guard) = way(client.address(), balancer).await;
-        let settings = client::settings(&client.site.roots);
-        let endpoint = way.to_string().parse().unwrap();
-        let reached = Reached::dial(endpoint, settings, &mut Unattended).await.unwrap();
-        let credentials = Credentials {
-            user: Some(user(client.load.number)),
-            password: Some(Secret::new(PASSWORD)),
-            domain: None,
-            accept_disclaimer: true,
-        };
-        let mut session = reached.sign_in(credentials, &mut Unattended).await.unwrap();
+        let mut session = signed_in.unwrap();
         let (tunnel, notices) = client::open_tunnel(&mut session).await;
         let channel = client::launch(&mut session, &tunnel, "shell").await;
         Tunnelled {
@@ -51,6 +48,18 @@ pub(super) fn open(client: &Client, _: Node) -> Tunnelled {
             _way: guard,
         }
     })
+}
+
+async fn sign_in(client: &Client, way: SocketAddr) -> Result<Session, Box<dyn Error>> {
+    let settings = client::settings(&client.site.roots);
+    let reached = Reached::dial(way.to_string().parse()?, settings, &mut Unattended).await?;
+    let credentials = Credentials {
+        user: Some(user(client.load.number)),
+        password: Some(Secret::new(PASSWORD)),
+        domain: None,
+        accept_disclaimer: true,
+    };
+    Ok(reached.sign_in(credentials, &mut Unattended).await?)
 }
 
 /// An echo; at times a word on the control channel, or another channel.
@@ -68,10 +77,11 @@ pub(super) fn turn(client: &Client, _: Node, tunnelled: &mut Tunnelled) {
     client.runtime.block_on(async {
         assert_eq!(echo(channel, &octets).await, octets, "octets of the tunnel");
         if turns.is_multiple_of(8) {
-            session.beat().await.expect("the control channel");
+            let beat = async { session.beat().await.expect("the control channel") };
+            client.ask(beat).await;
         }
         if *turns % 16 == 3 {
-            let mut another = client::launch(session, tunnel, "shell").await;
+            let mut another = client.ask(client::launch(session, tunnel, "shell")).await;
             assert_eq!(echo(&mut another, &octets).await, octets, "octets of another channel");
             another.close().await;
         }

@@ -2,11 +2,13 @@
 
 use std::io::{BufRead as _, BufReader, Read, Write as _};
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use h2::RecvStream;
 use h2::client::SendRequest;
 use http::{Request, Response};
+use portcullis::clock;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpSocket;
 use tokio_rustls::TlsConnector;
@@ -19,7 +21,7 @@ use crate::support::raw::{Stream, read_head};
 
 /// A connection that is kept until the node says that it was the last time.
 pub(super) struct Kept {
-    stream: Option<Stream>,
+    stream: Option<(Instant, Stream)>,
     turns: u64,
 }
 
@@ -38,13 +40,17 @@ pub(super) fn turn(client: &Client, node: Node, kept: &mut Kept) {
         _ => Ask::post("gw.test", &target, body),
     };
     let in_force = client.site.in_force(node);
-    let mut stream = kept.stream.take().unwrap_or_else(|| client.connect("gw.test"));
+    let kept_stream = kept.stream.take();
+    let since = kept_stream.as_ref().map_or_else(clock::now, |(since, _)| *since);
+    client.stake(since);
+    let mut stream = kept_stream.map_or_else(|| client.connect("gw.test"), |(_, stream)| stream);
     stream.write_all(&ask.bytes()).expect("a connection to write on");
     let answer = rig::try_read(&mut stream, false).expect("an answer");
     assert_eq!((answer.status, answer.text()), (200, expected.as_str()));
     assert_is_in_force(in_force, answer.field("x-turn"));
+    client.was_at(answer.field("x-node"));
     if answer.fields("connection") != ["close"] {
-        kept.stream = Some(stream);
+        kept.stream = Some((since, stream));
     }
 }
 
@@ -56,12 +62,14 @@ fn assert_is_in_force(in_force: u64, turn: &str) {
 
 /// A connection of HTTP/2.
 pub(super) struct Kept2 {
+    since: Instant,
     send: SendRequest<Bytes>,
     turns: u64,
 }
 
 pub(super) fn open_http2(client: &Client, _: Node) -> Kept2 {
     Kept2 {
+        since: clock::now(),
         send: client.runtime.block_on(connect_http2(client)),
         turns: 0,
     }
@@ -87,14 +95,20 @@ pub(super) fn turn_http2(client: &Client, node: Node, kept: &mut Kept2) {
         }
         assert_eq!(text, format!("{target} 0").into_bytes());
         assert_is_in_force(in_force, answer.headers()["x-turn"].to_str().unwrap());
+        client.was_at(answer.headers()["x-node"].to_str().unwrap());
     });
 }
 
 async fn ask_http2(client: &Client, kept: &mut Kept2, target: &str) -> Result<Response<RecvStream>, h2::Error> {
+    client.stake(kept.since);
     // A connection on which the node wants no further request is replaced before the next one.
     let mut send = match kept.send.clone().ready().await {
         Ok(send) => send,
-        Err(_) => connect_http2(client).await.ready().await?,
+        Err(_) => {
+            kept.since = clock::now();
+            client.stake(kept.since);
+            connect_http2(client).await.ready().await?
+        }
     };
     kept.send = send.clone();
     let request = Request::get(format!("https://gw.test{target}")).body(()).unwrap();
@@ -140,6 +154,7 @@ pub(super) fn turn_socket(_: &Client, _: Node, stream: &mut Stream) {
 
 /// A download that the application ends only when there was a change in its middle.
 pub(super) fn download(client: &Client, _: Node, (): &mut ()) {
+    client.begin_anew();
     let mut stream = client.connect("gw.test");
     stream
         .write_all(b"GET /download HTTP/1.1\r\nHost: gw.test\r\n\r\n")
@@ -154,6 +169,7 @@ pub(super) fn download(client: &Client, _: Node, (): &mut ()) {
 
 /// The same the other way round.
 pub(super) fn upload(client: &Client, _: Node, (): &mut ()) {
+    client.begin_anew();
     let book = &client.load.book;
     let step = book.step();
     let mut stream = client.connect("gw.test");
