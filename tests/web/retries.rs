@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::probes::told;
 use crate::rig::{Ask, Http, Origin, Shop, access_line, patiently};
 use crate::support;
 
@@ -143,6 +144,28 @@ fn a_post_is_never_sent_twice() {
             "{http:?}: without a body neither"
         );
     }
+}
+
+#[test]
+fn a_get_that_was_not_answered_goes_to_another_target() {
+    let closing = Origin::new(|exchange| exchange.close());
+    let well = Origin::named("well");
+    let gateway = Shop::of_all(&[&closing, &well]).probe(NO_PROBES).start();
+    // For a moment only the one whose probe came first is asked.
+    patiently("both are known to be healthy", || {
+        let targets = told(&gateway)["targets"].take();
+        (0..2).all(|place| targets[place]["condition"] == "healthy")
+    });
+    for http in Http::BOTH {
+        let mut browser = http.connect(&gateway);
+        let before = closing.seen().len();
+        for number in 0..6 {
+            let answer = browser.ask(&Ask::get("shop.test", &format!("/{http:?}-{number}")));
+            assert_eq!((answer.status, answer.text()), (200, "well"), "{http:?} {number}");
+        }
+        assert!(closing.seen().len() > before, "it was asked first, now and then");
+    }
+    assert_eq!(access_line(&gateway, |line| line["retries"] == 1)["http_status"], 200);
 }
 
 #[test]
