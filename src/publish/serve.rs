@@ -27,7 +27,7 @@ use super::record::Record;
 use super::rewrite::{Facts, Kept, Rounds, Set, Url};
 use super::{Published, Publisher};
 use crate::clock;
-use crate::config::web::{Action, BackendVersion, Redirect};
+use crate::config::web::{Action, BackendVersion, Redirect, UnusualFields};
 use crate::fault::{CloseReason, WebFault};
 use crate::inspect::guard::{Denied, client_of};
 use crate::listen;
@@ -356,8 +356,13 @@ impl<'a> One<'a> {
             }
         }
         headers::apply(&self.site.rule.request_headers, &mut head.headers);
+            unusual: self.site.rule.unusual_fields,
         match self.direct(&mut head, normal, &prepared, record)? {
             Direction::Redirect(redirect) => Box::pin(self.redirect(redirect, &head.uri, sink, record)).await,
+        record.dropped = prepared.dropped;
+        if prepared.dropped > 0 && self.site.rule.unusual_fields == UnusualFields::Refuse {
+            return Err(WebFault::InvalidRequest.into());
+        }
             Direction::Forward(directed) => {
                 record.lane = Some(directed.lane.clone());
                 record.asked = Some(directed.target.clone());

@@ -95,6 +95,11 @@ fn value(out: &mut Vec<u8>, field: AccessField, line: &Line<'_>, node: &str) -> 
         }),
         AccessField::ServerReused => some(out, served, |out, served| boolean(out, served.reused)),
         AccessField::Retries => number(out, line.retries.into()),
+        AccessField::DroppedFields => some(
+            out,
+            Some(line.dropped_fields).filter(|&count| count > 0),
+            |out, count| number(out, count as u64),
+        ),
         AccessField::OriginalHost => text(out, line.original_host),
         AccessField::Host => some(out, line.host, text),
         AccessField::ErrorInfo => some(out, line.fault, |out, fault| text(out, fault.code())),
