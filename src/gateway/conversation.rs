@@ -20,6 +20,8 @@ pub(super) struct Conversation {
     pub(super) tls: Option<TlsFacts>,
     /// The connection to a target that belongs to this one alone.
     pub(super) own: Own,
+    /// The connection itself, if it is of QUIC.
+    pub(super) quic: Option<quinn::Connection>,
     /// For the exchanges with targets.
     pub(super) timers: Timers,
     /// Another process of this node brought it here.
@@ -39,6 +41,7 @@ impl Conversation {
             tls,
             own: Own::default(),
             timers: Timers::default(),
+            quic: None,
             carried: false,
             end: OnceLock::new(),
             session: OnceLock::new(),
@@ -49,6 +52,12 @@ impl Conversation {
 
     /// The same, brought here by another process of this node.
     pub(super) fn carried(self) -> Self {
+    /// The same, over QUIC.
+    pub(super) fn over(self, connection: quinn::Connection) -> Self {
+        let quic = Some(connection);
+        Self { quic, ..self }
+    }
+
         Self { carried: true, ..self }
     }
 

@@ -73,7 +73,8 @@ impl Gateway {
         let (connection, facts, tls, _permit) = secured.into_parts();
         let shared = Shared {
             connection: connection.clone(),
-            conversation: Arc::new(Conversation::new(facts, Some(tls), self.grants.watch().clone())),
+        let conversation = Conversation::new(facts, Some(tls), self.grants.watch().clone()).over(connection.clone());
+            conversation: Arc::new(conversation),
             datagrams: Datagrams::new(connection.clone(), self.grants.watch().clone()),
         };
         self.tasks.spawn(shared.datagrams.clone().run());

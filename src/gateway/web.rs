@@ -71,6 +71,7 @@ impl Gateway {
         let arrival = Arrival {
             facts: &conversation.facts,
             tls: conversation.tls.as_ref(),
+            quic: conversation.quic.as_ref(),
             own: &conversation.own,
             http3: http3.as_ref(),
             timers: &conversation.timers,

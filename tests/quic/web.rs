@@ -158,6 +158,19 @@ async fn bodies_and_trailers_pass_both_ways_and_head_has_a_length_only() {
         let mut answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
         answer.extend_from_slice(format!("{:x}\r\n", body.len()).as_bytes());
         answer.extend_from_slice(&body);
+#[tokio::test(flavor = "multi_thread")]
+async fn the_round_trip_is_that_of_quic() {
+    let origin = Origin::mirror();
+    let gateway = shop(&origin)
+        .rule("rewrite = \"set\"")
+        .table("[[rewrite.set.rule]]\nrequest_headers = { X-Round-Trip = \"{var_client_tcp_rtt}\" }\n")
+        .start();
+    let peer = Peer::connect(&gateway).await;
+    assert_eq!(ask(&peer, &Ask::get("shop.test", "/")).await.status, 200);
+    let micros: u32 = origin.only().field("x-round-trip").parse().unwrap();
+    assert!((1..5_000_000).contains(&micros), "{micros}");
+}
+
         answer.extend_from_slice(b"\r\n0\r\ngrpc-status: 0\r\n\r\n");
         exchange.send(answer);
     });
