@@ -100,6 +100,7 @@ impl Gateway {
         conversation: &Conversation,
     ) {
         let mut unread = Request::new(());
+        *unread.version_mut() = conversation.version();
         if let Ok(method) = Method::from_bytes(b"-") {
             *unread.method_mut() = method;
         }

@@ -9,7 +9,7 @@ use http::{HeaderMap, Request};
 use tokio::time::timeout;
 
 use super::peer::{Peer, Stream, launch, sign_in};
-use super::rig::{Answer, Ask, Http, Origin, Shop, access_line_of, patiently, second_address};
+use super::rig::{Answer, Ask, Http, Origin, Shop, access_line_of, access_lines, patiently, second_address};
 use super::support::authority::Authority;
 use super::support::{Gateway, PATIENCE, Target};
 
@@ -302,9 +302,17 @@ async fn what_is_no_request_of_an_application_is_refused_on_its_stream() {
         Code::H3_VERSION_FALLBACK,
         "a tunnel has a connection of its own"
     );
-    // Larger than this node reads: the stream ends, the connection does not.
-    let endless = Ask::get("shop.test", "/").with("x-long", &"x".repeat(100_000));
-    assert!(refused(endless).await.is_err());
+    // Larger than a head may be: it is refused; and larger than this node reads: the stream ends. The connection does not.
+    let large = Ask::get("shop.test", "/large").with("x-long", &"x".repeat(66_000));
+    assert_eq!(refused(large).await.unwrap(), 431);
+    let unread = |size: usize| Ask::get("shop.test", "/").with("x-long", &"x".repeat(size));
+    assert!(refused(unread(100_000)).await.is_err());
+    patiently("a line for each", || {
+        let lines = access_lines(&gateway);
+        let too_large = lines.iter().filter(|line| line["error_info"] == "head_too_large");
+        let of_http3 = too_large.filter(|line| line["http_version"] == "HTTP/3.0" && line["http_status"] == 431);
+        of_http3.count() == 2
+    });
     assert_eq!(refused(Ask::get("shop.test", "/well")).await.unwrap(), 200);
 }
 

@@ -182,10 +182,26 @@ fn a_head_that_is_too_large_is_431() {
     }
     let answer = send(&gateway, many.bytes());
     assert!([400, 431].contains(&answer.status), "{answer:?}");
+    assert_eq!(
+        access_line(&gateway, |line| line["http_status"] == 431)["error_info"],
+        "head_too_large"
+    );
     let mut browser = Http::Two.connect(&gateway);
-    let refused = browser.try_ask(&Ask::get("shop.test", "/").with("x-long", &long));
-    assert!(refused.is_err() || refused.is_ok_and(|answer| answer.status == 431));
+    let refused = browser.ask(&Ask::get("shop.test", "/").with("x-long", &long));
+    assert_eq!(
+        (refused.status, refused.field("content-type")),
+        (431, "text/html; charset=utf-8")
+    );
+    let line = access_line(&gateway, |line| line["http_version"] == "HTTP/2.0");
+    assert_eq!(
+        (&line["http_status"], &line["error_info"]),
+        (&431.into(), &"head_too_large".into())
+    );
+    // What nobody wants to read at all is refused on its stream.
+    let huge = browser.try_ask(&Ask::get("shop.test", "/").with("x-long", &long.repeat(2)));
+    assert!(huge.is_err() || huge.is_ok_and(|answer| answer.status == 431));
     assert!(origin.seen().is_empty());
+    assert_eq!(browser.ask(&Ask::get("shop.test", "/")).text(), "shop");
 }
 
 #[test]
