@@ -46,14 +46,24 @@ fn list(fields: &HeaderMap) -> Vec<(String, String)> {
 /// Sends a request whole.
 async fn begin(peer: &Peer, ask: &Ask) -> Result<Stream, StreamError> {
     let mut stream = peer.requests.clone().send_request(request(ask)).await?;
-    if let Some(body) = &ask.body {
-        stream.send_data(Bytes::from(body.clone())).await?;
+    let rest = async {
+        if let Some(body) = &ask.body {
+            stream.send_data(Bytes::from(body.clone())).await?;
+        }
+        if !ask.trailers.is_empty() {
+            stream.send_trailers(map(&ask.trailers)).await?;
+        }
+        stream.finish().await
+    };
+    match rest.await {
+        // Whoever has answered already may want nothing more (RFC 9114 section 4.1).
+        Err(StreamError::RemoteTerminate {
+            code: Code::H3_NO_ERROR,
+            ..
+        }) => Ok(stream),
+        Err(fault) => Err(fault),
+        Ok(()) => Ok(stream),
     }
-    if !ask.trailers.is_empty() {
-        stream.send_trailers(map(&ask.trailers)).await?;
-    }
-    stream.finish().await?;
-    Ok(stream)
 }
 
 /// Reads an answer whole.
@@ -149,16 +159,6 @@ async fn a_request_goes_the_way_of_all_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bodies_and_trailers_pass_both_ways_and_head_has_a_length_only() {
-    let origin = Origin::new(|exchange| {
-        let body = exchange.body();
-        if exchange.seen().method() == "HEAD" {
-            return exchange.send("HTTP/1.1 200 OK\r\nContent-Length: 7000\r\n\r\n");
-        }
-        let mut answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
-        answer.extend_from_slice(format!("{:x}\r\n", body.len()).as_bytes());
-        answer.extend_from_slice(&body);
-#[tokio::test(flavor = "multi_thread")]
 async fn the_round_trip_is_that_of_quic() {
     let origin = Origin::mirror();
     let gateway = shop(&origin)
@@ -171,6 +171,16 @@ async fn the_round_trip_is_that_of_quic() {
     assert!((1..5_000_000).contains(&micros), "{micros}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_and_trailers_pass_both_ways_and_head_has_a_length_only() {
+    let origin = Origin::new(|exchange| {
+        let body = exchange.body();
+        if exchange.seen().method() == "HEAD" {
+            return exchange.send("HTTP/1.1 200 OK\r\nContent-Length: 7000\r\n\r\n");
+        }
+        let mut answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
+        answer.extend_from_slice(format!("{:x}\r\n", body.len()).as_bytes());
+        answer.extend_from_slice(&body);
         answer.extend_from_slice(b"\r\n0\r\ngrpc-status: 0\r\n\r\n");
         exchange.send(answer);
     });
