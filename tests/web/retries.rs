@@ -244,18 +244,24 @@ fn a_connection_of_ones_own_serves_one_client_only() {
         exchange.reply(&number);
     });
     let gateway = Shop::of(&origin).backend("dedicated = true").start();
-    let (mut one, mut two) = (Http::One.connect(&gateway), Http::One.connect(&gateway));
     let ask = |browser: &mut crate::rig::Browser| browser.ask(&Ask::get("shop.test", "/")).text().to_owned();
-    let (of_one, of_two) = (ask(&mut one), ask(&mut two));
-    assert_ne!(of_one, of_two);
-    for _ in 0..5 {
-        assert_eq!((ask(&mut one), ask(&mut two)), (of_one.clone(), of_two.clone()));
+    for http in Http::BOTH {
+        let (mut one, mut two) = (http.connect(&gateway), http.connect(&gateway));
+        let (of_one, of_two) = (ask(&mut one), ask(&mut two));
+        assert_ne!(of_one, of_two, "{http:?}");
+        for _ in 0..5 {
+            assert_eq!(
+                (ask(&mut one), ask(&mut two)),
+                (of_one.clone(), of_two.clone()),
+                "{http:?}"
+            );
+        }
+        drop(one);
+        let mut three = http.connect(&gateway);
+        assert_ne!(
+            ask(&mut three),
+            of_one,
+            "what one client has proved on it is not another's"
+        );
     }
-    drop(one);
-    let mut three = Http::One.connect(&gateway);
-    assert_ne!(
-        ask(&mut three),
-        of_one,
-        "what one client has proved on it is not another's"
-    );
 }
