@@ -170,7 +170,9 @@ impl Gateway {
                 Some(_) if !plan.web.is_empty() && secure::is_plain_http(&mut accepted).await => {
                     Ok(Arrived::Lost(accepted))
                 }
-                Some(tls) => secure::handshake(accepted, tls.clone()).await.map(Arrived::Secured),
+                Some(tls) => secure::https_handshake(accepted, tls.clone())
+                    .await
+                    .map(Arrived::Secured),
                 None => Ok(Arrived::Plain(accepted)),
             }
         };

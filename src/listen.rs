@@ -25,6 +25,7 @@ pub use ids::ConnectionIds;
 pub use pieces::Pieces;
 pub use prefixed::Prefixed;
 pub use quic::{Arriving, Handshake, RETRY_ABOVE, accept_quic, quic_endpoint, quic_transport};
+pub use round_trip::round_trip;
 
 use crate::fault::CloseReason;
 use crate::observe::Arrival;
@@ -42,6 +43,7 @@ mod prefixed;
 pub mod proxy;
 mod quic;
 mod rate;
+mod round_trip;
 pub mod udp;
 
 /// What is known of a connection from its first moment.

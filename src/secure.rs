@@ -141,12 +141,27 @@ pub async fn is_plain_http(accepted: &mut Accepted) -> bool {
     first.is_ok_and(|bytes| Opening::of(bytes) == Opening::Http)
 }
 
-/// Agrees TLS with the client.
-///
-/// Plain HTTP is answered with a short text that says to use HTTPS, everything else that is not TLS with an alert.
+/// Agrees TLS with a client that is to speak HTTP in it, and answers one that speaks HTTP without it with a short text that
+/// says to use HTTPS. Everything else is as for [`handshake`].
 ///
 /// # Errors
-/// [`CloseReason::Malformed`] after plain HTTP, [`CloseReason::ProxyHeader`] after a PROXY header from a peer that is not
+/// [`CloseReason::Malformed`] after plain HTTP, and those of [`handshake`].
+///
+/// # Cancel safety
+/// As for [`handshake`].
+pub async fn https_handshake(mut accepted: Accepted, config: Arc<ServerConfig>) -> Result<Secured, CloseReason> {
+    if is_plain_http(&mut accepted).await {
+        let (io, _facts, _permit) = accepted.into_parts();
+        answer_plain_http(io).await;
+        return Err(CloseReason::Malformed);
+    }
+    handshake(accepted, config).await
+}
+
+/// Agrees TLS with the client. What is not TLS is answered with an alert.
+///
+/// # Errors
+/// [`CloseReason::ProxyHeader`] after a PROXY header from a peer that is not
 /// a listed balancer, [`CloseReason::TlsFailed`] if the two cannot agree, [`CloseReason::ClientClosed`] if the client
 /// went away. The connection is closed then and its places are free.
 ///
@@ -162,15 +177,11 @@ pub async fn handshake(accepted: Accepted, config: Arc<ServerConfig>) -> Result<
         Ok(bytes) => (Opening::of(bytes), Offer::of(bytes)),
     };
     match opening {
-        Opening::Http => {
-            answer_plain_http(io).await;
-            return Err(CloseReason::Malformed);
-        }
         Opening::ProxyHeader => {
             tracing::debug!(peer = %facts.peer, listener = &*facts.listener, "PROXY header from a peer that is not a listed balancer");
             return Err(CloseReason::ProxyHeader);
         }
-        Opening::Tls | Opening::Foreign => {}
+        Opening::Tls | Opening::Http | Opening::Foreign => {}
     }
     let agreed = TlsAcceptor::from(config)
         .accept_with(io, |session| session.set_buffer_limit(Some(BUFFER_LIMIT)))

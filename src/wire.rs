@@ -171,6 +171,36 @@ impl Source for NoBody {
     }
 }
 
+/// Nobody who would read an answer.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoReader;
+
+impl Sink for NoReader {
+    async fn inform(&mut self, _: Response<()>) -> Result<(), Gone> {
+        Err(Gone)
+    }
+
+    async fn head(&mut self, _: Response<()>, _: Length) -> Result<(), Gone> {
+        Err(Gone)
+    }
+
+    async fn data(&mut self, _: Bytes) -> Result<(), Gone> {
+        Err(Gone)
+    }
+
+    async fn flush(&mut self) -> Result<(), Gone> {
+        Err(Gone)
+    }
+
+    async fn finish(&mut self, _: Option<HeaderMap>) -> Result<(), Gone> {
+        Err(Gone)
+    }
+
+    fn poll_gone(&mut self, _: &mut Context<'_>) -> Poll<()> {
+        Poll::Ready(())
+    }
+}
+
 /// The client has gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the client has gone")]

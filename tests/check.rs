@@ -81,6 +81,33 @@ fn warnings_are_shown_and_end_with_0() {
 }
 
 #[test]
+fn rules_that_never_hold_are_warned_of_and_circles_are_refused() {
+    let rules = "[pool.shop]\ntargets = [\"10.0.0.5\"]\n\
+                 [rule.wild]\nhosts = [\"*.example.com\"]\npriority = 10\npool = \"shop\"\n\
+                 [rule.exact]\nhosts = [\"shop.example.com\"]\npriority = 20\npool = \"shop\"\n";
+    let output = run(&format!("{SMALL}{rules}"), &["check", "gw.toml"]);
+    let warned = "rule.exact: never holds: rule.wild comes first for each of its hosts";
+    assert!(out(&output).contains(warned), "{}", out(&output));
+    assert_eq!(output.status.code(), Some(0));
+    for (more, fault) in [
+        (
+            "[rule.round]\nhosts = [\"a.test\"]\npriority = 30\nredirect = { listener = \"public\" }\n",
+            "round in a circle",
+        ),
+        (
+            "[rule.round]\nhosts = [\"a.test\"]\npriority = 30\npool = \"shop\"\nrewrite = \"round\"\n\
+             [[rule.round.path]]\npaths = [\"/a*\"]\npool = \"shop\"\nrewrite = \"round\"\n\
+             [[rewrite.round.rule]]\npath = \"/a{var_uri_path}\"\nreevaluate = true\n",
+            "which comes back here without end",
+        ),
+    ] {
+        let output = run(&format!("{SMALL}{rules}{more}"), &["check", "gw.toml"]);
+        assert!(out(&output).contains(fault), "{}", out(&output));
+        assert_eq!(output.status.code(), Some(3));
+    }
+}
+
+#[test]
 fn faults_are_shown_in_columns_and_end_with_3() {
     let output = run(
         &format!("{SMALL}tls_polcy = 1\n[session]\nidle = 120\n"),

@@ -64,7 +64,7 @@ pub(super) async fn serve_agent(
 async fn converse(incoming: Incoming, tls: Arc<ServerConfig>, router: Router, stop: CancellationToken) {
     let secured = timeout(HANDSHAKE, async {
         let accepted = incoming.accept(&[]).await?;
-        secure::handshake(accepted, tls).await
+        secure::https_handshake(accepted, tls).await
     });
     // What went wrong is in the log at debug, where it happened.
     let Ok(Ok(secured)) = secured.await else { return };

@@ -33,7 +33,7 @@ pub(super) use secondary::{Agent, Blast, Fleet, Pcoip, PcoipTls, Rdp, Udp};
 use secret::{HashSource, KeySource};
 pub(super) use web::{
     AccessLog, AffinityKey, AnswerFields, Fields, ForwardAuthentication, Forwarded, ForwardedMode, Rate, Redirect,
-    Resolver, Rule, RulePath,
+    Resolver, Rule, RulePath, UnusualFields,
 };
 
 /// Tables by the name that their author gave them.

@@ -56,6 +56,8 @@ pub struct Rule {
     pub guard: Guard,
     /// Pages for errors that the gateway makes.
     pub error_pages: BTreeMap<StatusCode, PathBuf>,
+    /// What becomes of fields of requests with unusual names.
+    pub unusual_fields: UnusualFields,
     /// Fields of requests, before rewriting.
     pub request_headers: HeaderPolicy,
     /// Fields of answers, after rewriting.
@@ -64,6 +66,19 @@ pub struct Rule {
     pub max_body: Option<u64>,
     /// Whether answers of text are compressed.
     pub compress: bool,
+}
+
+/// What becomes of fields of requests whose names have other characters than letters, digits, `-`, `_` and `.`, or would
+/// be read as one of the gateway's own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UnusualFields {
+    /// They are taken out.
+    #[default]
+    Drop,
+    /// The request goes no further.
+    Refuse,
+    /// They go to the target, except for those that would be read as one of the gateway's own.
+    Pass,
 }
 
 /// Paths of a rule, and what becomes of requests for them.

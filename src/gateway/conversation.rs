@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use http::Version;
+
 use crate::fault::CloseReason;
 use crate::listen::Facts;
 pub(super) use crate::observe::tell;
@@ -18,6 +20,8 @@ pub(super) struct Conversation {
     pub(super) facts: Facts,
     /// `None` on a listener of plain HTTP.
     pub(super) tls: Option<TlsFacts>,
+    /// The connection itself, if it is of QUIC.
+    pub(super) quic: Option<quinn::Connection>,
     /// The connection to a target that belongs to this one alone.
     pub(super) own: Own,
     /// For the exchanges with targets.
@@ -37,6 +41,7 @@ impl Conversation {
         Self {
             facts,
             tls,
+            quic: None,
             own: Own::default(),
             timers: Timers::default(),
             carried: false,
@@ -47,9 +52,26 @@ impl Conversation {
         }
     }
 
+    /// The same, over QUIC.
+    pub(super) fn over(self, connection: quinn::Connection) -> Self {
+        let quic = Some(connection);
+        Self { quic, ..self }
+    }
+
     /// The same, brought here by another process of this node.
     pub(super) fn carried(self) -> Self {
         Self { carried: true, ..self }
+    }
+
+    /// The version of HTTP that is spoken, 1.1 for any 1.x.
+    pub(super) fn version(&self) -> Version {
+        if self.quic.is_some() {
+            Version::HTTP_3
+        } else if self.tls.as_ref().is_some_and(|tls| tls.h2) {
+            Version::HTTP_2
+        } else {
+            Version::HTTP_11
+        }
     }
 
     /// Notes why this connection is about to end.

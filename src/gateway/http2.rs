@@ -45,7 +45,8 @@ where
 {
     let handshake = Builder::new()
         .max_concurrent_streams(STREAMS)
-        .max_header_list_size(HEAD_MAX as u32)
+        // More than is answered: what the library refuses by itself, nobody hears of.
+        .max_header_list_size(2 * HEAD_MAX as u32)
         .initial_window_size(WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_send_buffer_size(SEND_BUFFER)
@@ -266,7 +267,9 @@ pub(super) fn unfit(request: &Request<()>) -> Option<WebFault> {
     let target = request.uri().path_and_query().map_or("", |target| target.as_str());
     let is_path = target.starts_with('/') || (target == "*" && request.method() == Method::OPTIONS);
     let hosts = request.headers().get_all(HOST).iter().count();
-    if request.method() == Method::CONNECT {
+    if size(request) > HEAD_MAX {
+        Some(WebFault::HeadTooLarge)
+    } else if request.method() == Method::CONNECT {
         Some(WebFault::InvalidMethod)
     } else if !is_path {
         Some(WebFault::InvalidRequest)
@@ -277,6 +280,16 @@ pub(super) fn unfit(request: &Request<()>) -> Option<WebFault> {
             .err()
             .map(HeadFault::of_request)
     }
+}
+
+/// The size of a head as HTTP/2 and HTTP/3 count it (RFC 9113 section 6.5.2), without the fields of the request line.
+fn size(request: &Request<()>) -> usize {
+    let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
+    let fields = request.headers().iter();
+    target
+        + fields
+            .map(|(name, value)| name.as_str().len() + value.len() + 32)
+            .sum::<usize>()
 }
 
 /// The length that a request declares; the library holds it to it.

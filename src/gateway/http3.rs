@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use h3::error::Code;
+use h3::error::{Code, StreamError};
 use h3::ext::Protocol;
 use h3::server::RequestResolver;
 use http::header::{AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, TE, TRANSFER_ENCODING, UPGRADE};
@@ -30,10 +30,12 @@ use crate::listen::Arriving;
 use crate::observe::{self, Kind};
 use crate::route::masque::{Asked, asked};
 use crate::secure::{self, SecuredQuic};
+use crate::tunnel::masque::frames::TooLarge;
 use crate::tunnel::masque::wire::{self, Stopped};
 use crate::tunnel::masque::{Datagrams, Exchange, pass_bytes, pass_datagrams, relay_bytes, relay_datagrams};
 use crate::types::Secret;
 use crate::upstream;
+use crate::wire::NoReader;
 use crate::wire::h1::head::{FIELDS_MAX, HEAD_MAX};
 
 mod stream;
@@ -71,9 +73,10 @@ impl Gateway {
     /// Answers the connection's requests, each in a task of its own, until it ends.
     async fn converse_h3(self: Arc<Self>, secured: SecuredQuic, plan: Arc<Plan>) {
         let (connection, facts, tls, _permit) = secured.into_parts();
+        let conversation = Conversation::new(facts, Some(tls), self.grants.watch().clone()).over(connection.clone());
         let shared = Shared {
             connection: connection.clone(),
-            conversation: Arc::new(Conversation::new(facts, Some(tls), self.grants.watch().clone())),
+            conversation: Arc::new(conversation),
             datagrams: Datagrams::new(connection.clone(), self.grants.watch().clone()),
         };
         self.tasks.spawn(shared.datagrams.clone().run());
@@ -85,7 +88,7 @@ impl Gateway {
     async fn requests(self: &Arc<Self>, shared: &Shared, plan: &Plan) -> CloseReason {
         let mut builder = h3::server::builder();
         builder
-            .max_field_section_size(HEAD_MAX as u64)
+            .max_field_section_size(2 * HEAD_MAX as u64)
             .enable_extended_connect(true)
             .enable_datagram(true)
             .send_grease(false);
@@ -146,9 +149,12 @@ impl Gateway {
         mut open: Open,
     ) {
         let limit = self.plan().config.limits.head_timeout;
-        // What cannot be read as a request was answered by the library, with an error of the stream.
-        let Ok(Ok((request, exchange))) = timeout(limit, resolver.resolve_request()).await else {
-            return;
+        let (request, exchange) = match timeout(limit, resolver.resolve_request()).await {
+            Ok(Ok(resolved)) => resolved,
+            // The library has answered it, or its stream is reset.
+            Ok(Err(fault)) if is_too_large(&fault) => return self.unread(WebFault::HeadTooLarge, &shared).await,
+            Ok(Err(_)) => return,
+            Err(_) => return self.unread(WebFault::ClientTimeout, &shared).await,
         };
         let Some(asked) = self.way(&request, &shared) else {
             return self.exchange_h3(request, exchange, stopped, &shared).await;
@@ -180,6 +186,15 @@ impl Gateway {
                 None => refuse(exchange, &denied, &shared.conversation).await,
             },
         }
+    }
+
+    /// Has a request in the log of which nobody could read the head.
+    async fn unread(&self, fault: WebFault, shared: &Shared) {
+        let speaker = Speaker {
+            gateway: self,
+            conversation: &shared.conversation,
+        };
+        speaker.refuse(fault, NoReader).await;
     }
 
     /// A request as the other versions of HTTP have them.
@@ -432,6 +447,13 @@ async fn send(mut exchange: Exchange, mut response: Response<Bytes>) {
     // A client that does not read its answer has no use for it; one that sends on is told that nobody reads.
     let _ = timeout(ANSWER, sent).await;
     exchange.stop_sending(Code::H3_NO_ERROR);
+}
+
+/// Whether a request was not read because its head has no room.
+fn is_too_large(fault: &StreamError) -> bool {
+    let is_frame =
+        |fault: &StreamError| matches!(fault, StreamError::Undefined { 0: cause, .. } if cause.is::<TooLarge>());
+    matches!(fault, StreamError::HeaderTooBig { .. }) || is_frame(fault)
 }
 
 /// Why a request goes no further, which the library has let through.

@@ -71,6 +71,7 @@ impl Gateway {
         let arrival = Arrival {
             facts: &conversation.facts,
             tls: conversation.tls.as_ref(),
+            quic: conversation.quic.as_ref(),
             own: &conversation.own,
             http3: http3.as_ref(),
             timers: &conversation.timers,
@@ -99,6 +100,7 @@ impl Gateway {
         conversation: &Conversation,
     ) {
         let mut unread = Request::new(());
+        *unread.version_mut() = conversation.version();
         if let Ok(method) = Method::from_bytes(b"-") {
             *unread.method_mut() = method;
         }

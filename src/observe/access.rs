@@ -74,6 +74,8 @@ pub struct Line<'a> {
     pub target: Option<Served>,
     /// Further tries that it took.
     pub retries: u32,
+    /// Fields of the request that were taken out for their names.
+    pub dropped_fields: usize,
     /// The host that the client asked for.
     pub original_host: &'a str,
     /// The host that the target was asked for.

@@ -73,7 +73,7 @@ pub async fn ask<'a, B: Source, A: Sink>(
     timer: &'a mut Timer,
 ) -> Result<Answer<'a, B>, Unforwarded> {
     let started = leased.since();
-    let is_repeatable = leased.is_reused() && is_idempotent(request.method());
+    let is_repeatable = is_idempotent(request.method());
     let upload = Upload::new(request, body, limits.max_body, started);
     let Some(exchange) = leased.ask(request, upload.length()) else {
         return Err(upload.unforwarded(WebFault::InvalidHost, false));

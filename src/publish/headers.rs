@@ -11,7 +11,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, HOST, TE, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::config::web::{Forwarded, ForwardedMode, HeaderPolicy};
+use crate::config::web::{Forwarded, ForwardedMode, HeaderPolicy, UnusualFields};
 use crate::grant::{Randomness as _, SystemRandomness};
 use crate::types::{put_ip, put_socket};
 
@@ -32,6 +32,8 @@ pub struct Asked<'a> {
     pub url: &'a str,
     /// The request's identifier.
     pub trace: TraceId,
+    /// What becomes of fields with unusual names.
+    pub unusual: UnusualFields,
 }
 
 /// What became of a request's fields.
@@ -50,11 +52,11 @@ pub struct Prepared {
 /// Makes the head of a request ready for a target: one `Host`, one `Cookie`, the six fields, and nothing of the client's
 /// connection. `Expect` and `Content-Length` stay.
 ///
-/// A field goes whose name has other characters than letters, digits, `-`, `_` and `.`, or would be read as one of the
-/// six by programs that take `_` for `-`.
+/// A field goes whose name has other characters than letters, digits, `-`, `_` and `.`, unless it is to pass, or would be
+/// read as one of the six by programs that take `_` for `-`.
 pub fn prepare(headers: &mut HeaderMap, asked: &Asked<'_>, forwarded: &Forwarded) -> Prepared {
     let hop = Hop::take(headers);
-    let dropped = drop_unusual(headers);
+    let dropped = drop_unusual(headers, asked.unusual);
     join_cookies(headers);
     let forwarded_for = put_origin(headers, asked, forwarded);
     Prepared {
@@ -160,11 +162,11 @@ fn tokens(value: &HeaderValue) -> impl Iterator<Item = &str> {
 }
 
 /// Takes out fields whose names a target may read in more than one way. Returns how many.
-fn drop_unusual(headers: &mut HeaderMap) -> usize {
+fn drop_unusual(headers: &mut HeaderMap, wanted: UnusualFields) -> usize {
     let unusual = |name: &&HeaderName| match letters(name) {
         Letters::Plain => false,
         Letters::Dotted => is_own_in_disguise(name.as_str()),
-        Letters::Odd => true,
+        Letters::Odd => wanted != UnusualFields::Pass || is_own_in_disguise(name.as_str()),
     };
     // Hardly ever any, and then no room is taken.
     let names: Vec<_> = headers.keys().filter(unusual).cloned().collect();
@@ -197,9 +199,9 @@ fn letters(name: &HeaderName) -> Letters {
     }
 }
 
-/// Whether a program that takes `_` and `.` for `-` would take the field for one of the gateway's own.
+/// Whether a program that takes whatever is no letter for `-` would take the field for one of the gateway's own.
 fn is_own_in_disguise(name: &str) -> bool {
-    let dashed = |byte: u8| if matches!(byte, b'_' | b'.') { b'-' } else { byte };
+    let dashed = |byte: u8| if byte.is_ascii_alphanumeric() { byte } else { b'-' };
     OWN.iter()
         .any(|own| own.as_str().len() == name.len() && own.as_str().bytes().eq(name.bytes().map(dashed)))
 }
@@ -421,6 +423,7 @@ mod tests {
             host: "shop.example.com",
             url: "/Test/Coupons?x=1",
             trace: TraceId::from_bits(0xab),
+            unusual: UnusualFields::Drop,
         }
     }
 

@@ -13,6 +13,7 @@ use crate::config::web::{Action, Backend, Forward, ForwardAuthentication, Web};
 use crate::inspect::guard::Guard;
 use crate::observe::traffic::{Exchanges, Requests, Traffic};
 use crate::route::web::Site;
+use crate::types::{ServerVariable, Variable};
 use crate::upstream::web::{Backends, Way};
 use crate::upstream::{Derive, TargetId};
 
@@ -23,6 +24,8 @@ pub(super) struct Grounds {
     pub(super) guard: Guard,
     /// The rule's own.
     pub(super) pages: ErrorPages,
+    /// Whether anything is told of the size of requests.
+    pub(super) measures: bool,
     /// The way to the service that is asked whether a request may go on.
     pub(super) service: Option<Arc<Lane>>,
     /// By path rule, the site's own last; `None` where the action is a redirect.
@@ -40,13 +43,21 @@ impl Grounds {
             made.entry(forward.clone()).or_insert_with(make).clone()
         };
         let actions = rule.paths.iter().map(|path| &path.action).chain([&rule.action]);
-        let lanes = actions.map(|action| match action {
-            Action::Forward(forward) => Some(lane(forward)),
-            Action::Redirect(_) => None,
-        });
+        let lanes: Vec<_> = actions
+            .map(|action| match action {
+                Action::Forward(forward) => Some(lane(forward)),
+                Action::Redirect(_) => None,
+            })
+            .collect();
+        let size = Variable::Server(ServerVariable::ReceivedBytes);
+        let mut sets = lanes
+            .iter()
+            .flatten()
+            .filter_map(|lane| web.rewrites.get(lane.forward.rewrite.as_ref()?));
         Ok(Self {
             requests: traffic.rule(&site.name),
-            lanes: lanes.collect(),
+            measures: sets.any(|set| set.uses(&size)),
+            lanes,
             guard: Guard::compile(&site.name, &rule.guard),
             pages: ErrorPages::read(&rule.error_pages)?,
             service: rule.guard.authentication.as_ref().map(|service| lane(&way_of(service))),

@@ -16,7 +16,7 @@ use std::borrow::Cow;
 use http::header::{HOST, SET_COOKIE};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
-pub use facts::{Facts, Shown};
+pub use facts::{Facts, Shown, size};
 use value::{Piece, Slots, Value};
 
 use crate::fault::WebFault;

@@ -3,6 +3,7 @@
 //! The order is the one that operators are told: address, rate and authentication; the path's rule; rewriting; a target;
 //! the answer, rewritten. What goes wrong before the answer's head ends as a page of the gateway.
 
+use std::cell::OnceCell;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,10 +25,10 @@ use super::headers::{self, Asked, Prepared};
 use super::lane::{Grounds, Lane};
 use super::path::overridden;
 use super::record::Record;
-use super::rewrite::{Facts, Kept, Rounds, Set, Url};
+use super::rewrite::{Facts, Kept, Rounds, Set, Url, size};
 use super::{Published, Publisher};
 use crate::clock;
-use crate::config::web::{Action, BackendVersion, Redirect};
+use crate::config::web::{Action, BackendVersion, Redirect, UnusualFields};
 use crate::fault::{CloseReason, WebFault};
 use crate::inspect::guard::{Denied, client_of};
 use crate::listen;
@@ -39,7 +40,7 @@ use crate::route::web::Site;
 use crate::secure::TlsFacts;
 use crate::types::Authority;
 use crate::upstream::web::Own;
-use crate::upstream::{Lease, Outcome, Pool, TargetId};
+use crate::upstream::{Lease, Outcome, TargetId};
 use crate::wire::timer::Timers;
 use crate::wire::{Gone, Length, Sink, Source};
 
@@ -50,12 +51,24 @@ pub struct Arrival<'a> {
     pub facts: &'a listen::Facts,
     /// What was agreed, over TLS.
     pub tls: Option<&'a TlsFacts>,
+    /// The connection itself, if it is of QUIC.
+    pub quic: Option<&'a quinn::Connection>,
     /// The connection to a target that belongs to this one alone.
     pub own: &'a Own,
     /// What the client is told of HTTP/3 (`Alt-Svc`), if it is served here and the request did not come by it.
     pub http3: Option<&'a HeaderValue>,
     /// For its exchanges.
     pub timers: &'a Timers,
+}
+
+impl Arrival<'_> {
+    /// The round trip to whoever connected, as QUIC or the system has measured it.
+    fn round_trip(&self) -> Option<Duration> {
+        match self.quic {
+            Some(connection) => Some(connection.rtt()),
+            None => listen::round_trip(self.facts.peer, self.facts.local),
+        }
+    }
 }
 
 /// How a request ended.
@@ -334,6 +347,7 @@ impl<'a> One<'a> {
         {
             return Err(WebFault::BodyTooLarge.into());
         }
+        let received = self.grounds.measures.then(|| size(&head, body.length()));
         let asked = Asked {
             peer,
             client,
@@ -342,8 +356,13 @@ impl<'a> One<'a> {
             host: record.host(),
             url: target.as_str(),
             trace: record.trace,
+            unusual: self.site.rule.unusual_fields,
         };
         let mut prepared = headers::prepare(&mut head.headers, &asked, &self.published.web.forwarded);
+        record.dropped = prepared.dropped;
+        if prepared.dropped > 0 && self.site.rule.unusual_fields == UnusualFields::Refuse {
+            return Err(WebFault::InvalidRequest.into());
+        }
         prepared.takes_gzip = self.site.rule.compress && takes_gzip(&head.headers);
         if prepared.hop.websocket && body.length() != Length::NONE {
             return Err(WebFault::InvalidRequest.into());
@@ -356,7 +375,7 @@ impl<'a> One<'a> {
             }
         }
         headers::apply(&self.site.rule.request_headers, &mut head.headers);
-        match self.direct(&mut head, normal, &prepared, record)? {
+        match self.direct(&mut head, normal, (&prepared, received.unwrap_or_default()), record)? {
             Direction::Redirect(redirect) => Box::pin(self.redirect(redirect, &head.uri, sink, record)).await,
             Direction::Forward(directed) => {
                 record.lane = Some(directed.lane.clone());
@@ -381,13 +400,15 @@ impl<'a> One<'a> {
         &self,
         head: &mut http::request::Parts,
         mut normal: Normal,
-        prepared: &Prepared,
+        (prepared, received): (&Prepared, u64),
         record: &Record,
     ) -> Result<Direction<'a>, Stopped> {
         let mut is_moved = false;
         let mut rounds = Rounds::default();
         let mut kept = Vec::new();
         let original = head.uri.path_and_query().map_or("/", PathAndQuery::as_str);
+        let measured = OnceCell::new();
+        let round_trip = || *measured.get_or_init(|| self.arrival.round_trip());
         loop {
             let matched = self.site.act(normal.path());
             if let Action::Redirect(redirect) = matched.action {
@@ -407,8 +428,8 @@ impl<'a> One<'a> {
                     https: self.arrival.tls.is_some(),
                     tls: self.arrival.tls,
                     certificate: None,
-                    round_trip: None,
-                    received: 0,
+                    round_trip: &round_trip,
+                    received,
                 };
                 let before = Url {
                     path: normal.path(),
@@ -462,14 +483,6 @@ impl<'a> One<'a> {
         Ok(whole(sink, head, Bytes::new())
             .await
             .map_or(Came::Gone, |_| Came::Answered))
-    }
-
-    fn pool(&self, lane: &Lane) -> Result<Arc<Pool>, Stopped> {
-        let pools = &self.publisher.pools;
-        // A configuration that has just been put away had it.
-        Ok(pools
-            .find(&lane.forward.pool, lane.backend())
-            .ok_or(WebFault::NoTarget)?)
     }
 
     /// Asks targets in turn, as often as the backend allows, and brings back the answer of one.

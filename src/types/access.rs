@@ -64,6 +64,8 @@ pub enum AccessField {
     ServerReused,
     /// Further tries that it took.
     Retries,
+    /// Fields of the request that were not passed on for their names; left out where there are none.
+    DroppedFields,
     /// The host that the client asked for.
     OriginalHost,
     /// The host that the target was asked for.
@@ -76,7 +78,7 @@ pub enum AccessField {
 
 impl AccessField {
     /// Every field, in the order in which a line has them.
-    pub const ALL: [Self; 33] = [
+    pub const ALL: [Self; 34] = [
         Self::TimeStamp,
         Self::InstanceId,
         Self::ListenerName,
@@ -106,6 +108,7 @@ impl AccessField {
         Self::UpstreamSourcePort,
         Self::ServerReused,
         Self::Retries,
+        Self::DroppedFields,
         Self::OriginalHost,
         Self::Host,
         Self::ErrorInfo,
@@ -144,6 +147,7 @@ impl AccessField {
             Self::UpstreamSourcePort => "upstream_source_port",
             Self::ServerReused => "server_reused",
             Self::Retries => "retries",
+            Self::DroppedFields => "dropped_fields",
             Self::OriginalHost => "original_host",
             Self::Host => "host",
             Self::ErrorInfo => "error_info",

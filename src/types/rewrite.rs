@@ -22,6 +22,19 @@ pub struct Rewrite {
     pub rules: Vec<RewriteRule>,
 }
 
+impl Rewrite {
+    /// Whether a condition looks at that variable, or a value shows it.
+    pub fn uses(&self, variable: &Variable) -> bool {
+        self.rules.iter().any(|rule| {
+            let looks = rule.conditions.iter().any(|condition| condition.variable == *variable);
+            looks
+                || rule
+                    .actions()
+                    .any(|(_, value)| value.variables().any(|shown| shown == variable))
+        })
+    }
+}
+
 /// A rule of a rewrite set: if all of its conditions hold, all of its actions are done.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RewriteRule {

@@ -60,8 +60,6 @@ pub(super) struct Settings {
     pub(super) ejection: Option<Ejection>,
     /// How long what runs on a target that was taken away goes on.
     pub(super) drain: Duration,
-    /// Whether no targets are configured at all.
-    pub(super) is_empty: bool,
     /// What becomes of the roster.
     pub(super) derive: Arc<dyn Derive>,
 }
@@ -190,8 +188,9 @@ impl Pool {
     /// or has no weight; or else one that is chosen among those that may be.
     ///
     /// # Errors
-    /// [`NoTarget`](WebFault::NoTarget), [`NoHealthyTarget`](WebFault::NoHealthyTarget) or, if all have as many requests
-    /// as they may have, [`Saturated`](WebFault::Saturated).
+    /// [`NoTarget`](WebFault::NoTarget) if there is none, or no name was resolved yet,
+    /// [`NoHealthyTarget`](WebFault::NoHealthyTarget) or, if all have as many requests as they may have,
+    /// [`Saturated`](WebFault::Saturated).
     pub fn pick(&self, hint: Option<&TargetId>, now: Instant) -> Result<Lease, WebFault> {
         self.keep_up(now);
         let round = self.round.load();
@@ -461,6 +460,11 @@ impl Core {
             places: (!shares.is_empty()).then(|| Places::new(shares)),
             seats,
             is_panic: chosen.is_panic,
+            fault: if staying.is_empty() {
+                WebFault::NoTarget
+            } else {
+                WebFault::NoHealthyTarget
+            },
             ..Round::empty(&self.settings, self.roster.clone())
         };
         (round, dues.into_iter().min())
@@ -502,11 +506,7 @@ impl Round {
         Self {
             seats: Vec::new(),
             places: None,
-            fault: if settings.is_empty {
-                WebFault::NoTarget
-            } else {
-                WebFault::NoHealthyTarget
-            },
+            fault: WebFault::NoTarget,
             is_panic: false,
             balance: settings.balance,
             ejects_after: settings.ejection.map(|rule| rule.failures),

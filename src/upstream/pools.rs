@@ -301,7 +301,6 @@ impl Inner {
             panic: pool.panic,
             ejection: pool.ejection,
             drain: backend.drain,
-            is_empty: pool.targets.is_empty(),
             derive: fittings.derive.clone(),
         };
         let known = self

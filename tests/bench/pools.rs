@@ -23,7 +23,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::StatusCode;
-use portcullis::config::web::{self, Action, Balance, Forward, Guard, HeaderPolicy, PoolTarget, Rule, Web};
+use portcullis::config::web::{
+    self, Action, Balance, Forward, Guard, HeaderPolicy, PoolTarget, Rule, UnusualFields, Web,
+};
 use portcullis::upstream::probe::{Reach, Reached, Unreached, Way};
 use portcullis::upstream::{Derive, Fittings, Home, Outcome, Pool, Pools, TargetId};
 use tokio::runtime::Builder;
@@ -143,6 +145,7 @@ fn publish(pool: web::Pool) -> Web {
         response_headers: HeaderPolicy::default(),
         max_body: None,
         compress: false,
+        unusual_fields: UnusualFields::default(),
     };
     config.rules.insert("rule".into(), rule);
     config

@@ -20,7 +20,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use http::{Request, Uri};
-use portcullis::config::web::{Action, Forward, Guard, HeaderPolicy, PathRule, Rule};
+use portcullis::config::web::{Action, Forward, Guard, HeaderPolicy, PathRule, Rule, UnusualFields};
 use portcullis::config::{Listener, ListenerProtocol};
 use portcullis::route::host::host_of;
 use portcullis::route::path::Normal;
@@ -212,6 +212,7 @@ fn rule(n: usize, listeners: Vec<String>, host: &str, paths: usize) -> Rule {
         response_headers: HeaderPolicy::default(),
         max_body: None,
         compress: false,
+        unusual_fields: UnusualFields::default(),
     }
 }
 

@@ -73,7 +73,7 @@ impl Gate {
                 tasks.spawn(async move {
                     let secured = async {
                         let accepted = incoming.accept(&balancers).await?;
-                        secure::handshake(accepted, tls.load_full()).await
+                        secure::https_handshake(accepted, tls.load_full()).await
                     };
                     let outcome = tokio::time::timeout(deadline, secured)
                         .await

@@ -132,6 +132,34 @@ fn who_does_not_get_through_the_handshake_is_closed_in_time() {
 }
 
 #[test]
+fn nobody_is_spoken_to_in_http_where_there_is_none() {
+    let target = Target::echo();
+    let sql = Sql::of(&[target.address]);
+    for (sql, kind) in [(sql.clone().tls(), "tls"), (sql.passthrough(), "passthrough")] {
+        let gateway = sql.start();
+        for bytes in [
+            &b"GET / HTTP/1.1\r\nHost: sql.test\r\n\r\n"[..],
+            b"hello there\r\n\r\n",
+            b"EHLO mail.test\r\n",
+        ] {
+            let before = gateway.line_count();
+            let mut stream = connect(&gateway);
+            stream.write_all(bytes).unwrap();
+            let mut told = Vec::new();
+            // Whether it breaks off or ends: what counts is what was said.
+            let _ = stream.read_to_end(&mut told);
+            match kind {
+                // A fatal alert, and nothing else.
+                "tls" => assert_eq!((told.len(), &told[..2], told[5]), (7, &[0x15, 3][..], 2), "{told:?}"),
+                _ => assert_eq!(told, b"", "it is for the target to speak"),
+            }
+            gateway.wait_for_after(before, "no TLS", |line| line["reason"] == "tls_failed");
+        }
+    }
+    assert_eq!(target.dialled(), 0);
+}
+
+#[test]
 fn one_source_has_no_more_connections_than_its_share() {
     let target = Target::echo();
     let sql = Sql::of(&[target.address]).setup(|setup| setup.section("[limits]\nconnections_per_source = 2"));

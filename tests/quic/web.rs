@@ -9,7 +9,7 @@ use http::{HeaderMap, Request};
 use tokio::time::timeout;
 
 use super::peer::{Peer, Stream, launch, sign_in};
-use super::rig::{Answer, Ask, Http, Origin, Shop, access_line_of, patiently, second_address};
+use super::rig::{Answer, Ask, Http, Origin, Shop, access_line_of, access_lines, patiently, second_address};
 use super::support::authority::Authority;
 use super::support::{Gateway, PATIENCE, Target};
 
@@ -46,14 +46,24 @@ fn list(fields: &HeaderMap) -> Vec<(String, String)> {
 /// Sends a request whole.
 async fn begin(peer: &Peer, ask: &Ask) -> Result<Stream, StreamError> {
     let mut stream = peer.requests.clone().send_request(request(ask)).await?;
-    if let Some(body) = &ask.body {
-        stream.send_data(Bytes::from(body.clone())).await?;
+    let rest = async {
+        if let Some(body) = &ask.body {
+            stream.send_data(Bytes::from(body.clone())).await?;
+        }
+        if !ask.trailers.is_empty() {
+            stream.send_trailers(map(&ask.trailers)).await?;
+        }
+        stream.finish().await
+    };
+    match rest.await {
+        // Whoever has answered already may want nothing more (RFC 9114 section 4.1).
+        Err(StreamError::RemoteTerminate {
+            code: Code::H3_NO_ERROR,
+            ..
+        }) => Ok(stream),
+        Err(fault) => Err(fault),
+        Ok(()) => Ok(stream),
     }
-    if !ask.trailers.is_empty() {
-        stream.send_trailers(map(&ask.trailers)).await?;
-    }
-    stream.finish().await?;
-    Ok(stream)
 }
 
 /// Reads an answer whole.
@@ -146,6 +156,19 @@ async fn a_request_goes_the_way_of_all_others() {
     let none = ask(&peer, &Ask::get("nobody.test", "/broker/none")).await;
     assert_eq!(none.status, 404);
     assert_eq!(origin.seen().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_round_trip_is_that_of_quic() {
+    let origin = Origin::mirror();
+    let gateway = shop(&origin)
+        .rule("rewrite = \"set\"")
+        .table("[[rewrite.set.rule]]\nrequest_headers = { X-Round-Trip = \"{var_client_tcp_rtt}\" }\n")
+        .start();
+    let peer = Peer::connect(&gateway).await;
+    assert_eq!(ask(&peer, &Ask::get("shop.test", "/")).await.status, 200);
+    let micros: u32 = origin.only().field("x-round-trip").parse().unwrap();
+    assert!((1..5_000_000).contains(&micros), "{micros}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -289,9 +312,17 @@ async fn what_is_no_request_of_an_application_is_refused_on_its_stream() {
         Code::H3_VERSION_FALLBACK,
         "a tunnel has a connection of its own"
     );
-    // Larger than this node reads: the stream ends, the connection does not.
-    let endless = Ask::get("shop.test", "/").with("x-long", &"x".repeat(100_000));
-    assert!(refused(endless).await.is_err());
+    // Larger than a head may be: it is refused; and larger than this node reads: the stream ends. The connection does not.
+    let large = Ask::get("shop.test", "/large").with("x-long", &"x".repeat(66_000));
+    assert_eq!(refused(large).await.unwrap(), 431);
+    let unread = |size: usize| Ask::get("shop.test", "/").with("x-long", &"x".repeat(size));
+    assert!(refused(unread(100_000)).await.is_err());
+    patiently("a line for each", || {
+        let lines = access_lines(&gateway);
+        let too_large = lines.iter().filter(|line| line["error_info"] == "head_too_large");
+        let of_http3 = too_large.filter(|line| line["http_version"] == "HTTP/3.0" && line["http_status"] == 431);
+        of_http3.count() == 2
+    });
     assert_eq!(refused(Ask::get("shop.test", "/well")).await.unwrap(), 200);
 }
 

@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::io::Write as _;
+use std::time::Duration;
 
 use crate::rig::{Ask, Http, Origin, Shop, access_line_of, access_lines, patiently, read, send};
-use crate::support::raw;
+use crate::support::{Gateway, raw};
 
 #[test]
 fn a_line_tells_the_whole_of_a_request() {
@@ -156,4 +157,27 @@ fn requests_for_the_session_gateway_are_not_of_this_log() {
     assert_eq!(access_lines(&gateway).len(), 1);
     let text = fs::read_to_string(gateway.folder().join("access.log")).unwrap();
     assert!(!text.contains("broker") && !text.contains("JSESSIONID"), "{text}");
+}
+
+#[test]
+fn a_log_that_cannot_be_written_keeps_nobody_waiting_and_is_told_of() {
+    let origin = Origin::named("shop");
+    // A disk without room.
+    let full = |text: &str| text.replace("to = \"access.log\"", "to = \"/dev/full\"");
+    let gateway = Gateway::start(&Shop::of(&origin).to_setup().with(full));
+    let begun = portcullis::clock::now();
+    for http in Http::BOTH {
+        let mut browser = http.connect(&gateway);
+        for _ in 0..100 {
+            assert_eq!(browser.ask(&Ask::get("shop.test", "/")).text(), "shop", "{http:?}");
+        }
+    }
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    let told = gateway.wait_for("lines are missing", |line| {
+        line["message"]
+            .as_str()
+            .is_some_and(|words| words.contains("access log"))
+    });
+    assert_eq!(told["level"], "WARN", "{told}");
+    assert!(told["dropped"].as_u64().is_some_and(|dropped| dropped > 0), "{told}");
 }

@@ -3,7 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::sync::mpsc::sync_channel;
 
-use crate::rig::{Ask, Http, Origin, PATIENCE, Shop, access_line, read, read_head, send, try_read};
+use crate::rig::{Ask, Http, Http2, Origin, PATIENCE, Shop, access_line, read, read_head, send, try_read};
 use crate::support::raw;
 
 #[test]
@@ -91,6 +91,30 @@ fn nothing_waits_for_the_rest_of_a_body() {
     expect(&mut stream, "first");
     tell.send("again").unwrap();
     expect(&mut stream, "again");
+}
+
+#[test]
+fn over_http_2_nothing_waits_for_the_rest_of_a_body_either() {
+    let origin = Origin::new(|exchange| {
+        exchange.send("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n");
+        // Whatever comes goes back, the chunks' framing with it.
+        for _ in 0..2 {
+            let piece = exchange.read_exact("5\r\nhello\r\n".len()).unwrap();
+            exchange.send(piece);
+        }
+        exchange.send("0\r\n\r\n");
+        exchange.close();
+    });
+    // Events are not gathered, not even here.
+    let gateway = Shop::of(&origin).backend("buffer_responses = true").start();
+    let mut connection = Http2::connect(&gateway);
+    let mut talk = connection.begin(&Ask::new("POST", "shop.test", "/talk"), false);
+    talk.send(b"hello");
+    let (answer, mut stream) = talk.answered();
+    assert_eq!(answer.status, 200, "the head before the end of the question");
+    assert_eq!(stream.receive(5), b"hello");
+    stream.send(b"again");
+    assert_eq!(stream.receive(5), b"again");
 }
 
 /// Reads until that text has come.

@@ -82,6 +82,32 @@ fn a_final_answer_before_the_body_goes_straight_through() {
 }
 
 #[test]
+fn where_bodies_are_gathered_first_a_targets_rejection_is_still_read_whole() {
+    let origin = Origin::new(|exchange| {
+        // It reads nothing of the body.
+        exchange.send("HTTP/1.1 403 Forbidden\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno");
+        exchange.close();
+    });
+    let gateway = Shop::of(&origin).backend("buffer_requests = true").start();
+    for size in [3, 200_000] {
+        let mut stream = raw::tls(&gateway);
+        let head = HEAD.replace("Content-Length: 3", &format!("Content-Length: {size}"));
+        stream.write_all(head.as_bytes()).unwrap();
+        assert_eq!(
+            read_fields(&mut stream).unwrap().1,
+            100,
+            "who gathers has to ask for it"
+        );
+        stream.write_all(&vec![b'x'; size]).unwrap();
+        let answer = read(&mut stream);
+        assert_eq!((answer.status, answer.text()), (403, "no"), "{size}");
+    }
+    let ask = Ask::post("shop.test", "/upload", vec![b'x'; 200_000]);
+    let answer = Http::Two.connect(&gateway).ask(&ask);
+    assert_eq!((answer.status, answer.text()), (403, "no"));
+}
+
+#[test]
 fn an_early_answer_to_a_large_body_is_read_whole_by_who_goes_on_sending() {
     let origin = Origin::new(|exchange| {
         exchange.send(format!(

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::rig::{Ask, Frames, Origin, PATIENCE, Shop, patiently, read, try_read};
+use crate::rig::{Ask, Frames, Http2, Origin, PATIENCE, Shop, patiently, read, try_read};
 use crate::support::raw;
 
 #[test]
@@ -118,6 +118,30 @@ fn a_websocket_is_told_when_the_time_is_over() {
     socket.read_exact(&mut words).unwrap();
     assert_eq!(words, b"node shuts down");
     assert!(raw::is_closed(&mut socket));
+    assert!(gateway.wait().success());
+}
+
+#[test]
+fn over_http_2_too_a_websocket_is_told_when_the_time_is_over() {
+    let origin = Origin::new(|exchange| {
+        exchange.send("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n");
+        while let Some(bytes) = exchange.read() {
+            exchange.send(bytes);
+        }
+    });
+    let mut gateway = Shop::of(&origin)
+        .setup(|setup| setup.node("grace_period = \"2 s\"\n"))
+        .start();
+    let mut connection = Http2::connect(&gateway);
+    let (status, socket) = connection.open("shop.test", "/");
+    assert_eq!(status, 200);
+    let mut socket = socket.unwrap();
+    let begun = portcullis::clock::now();
+    gateway.signal("TERM");
+    let goodbye = b"\x88\x11\x03\xe9node shuts down";
+    assert_eq!(socket.receive(goodbye.len()), goodbye, "1001");
+    assert!(begun.elapsed() >= Duration::from_millis(1500), "{:?}", begun.elapsed());
+    assert_eq!(socket.receive(1), b"", "and that was the end of it");
     assert!(gateway.wait().success());
 }
 

@@ -3,7 +3,9 @@
 use std::fs;
 use std::io::Write as _;
 
-use crate::rig::{Ask, Http, Origin, Shop, access_line, access_line_of, patiently, read, read_head, send, try_read};
+use crate::rig::{
+    Ask, Http, Http2, Origin, Shop, access_line, access_line_of, patiently, read, read_head, send, try_read,
+};
 use crate::support::{self, Gateway, raw};
 
 /// A target that refuses connections.
@@ -182,10 +184,26 @@ fn a_head_that_is_too_large_is_431() {
     }
     let answer = send(&gateway, many.bytes());
     assert!([400, 431].contains(&answer.status), "{answer:?}");
+    assert_eq!(
+        access_line(&gateway, |line| line["http_status"] == 431)["error_info"],
+        "head_too_large"
+    );
     let mut browser = Http::Two.connect(&gateway);
-    let refused = browser.try_ask(&Ask::get("shop.test", "/").with("x-long", &long));
-    assert!(refused.is_err() || refused.is_ok_and(|answer| answer.status == 431));
+    let refused = browser.ask(&Ask::get("shop.test", "/").with("x-long", &long));
+    assert_eq!(
+        (refused.status, refused.field("content-type")),
+        (431, "text/html; charset=utf-8")
+    );
+    let line = access_line(&gateway, |line| line["http_version"] == "HTTP/2.0");
+    assert_eq!(
+        (&line["http_status"], &line["error_info"]),
+        (&431.into(), &"head_too_large".into())
+    );
+    // What nobody wants to read at all is refused on its stream.
+    let huge = browser.try_ask(&Ask::get("shop.test", "/").with("x-long", &long.repeat(2)));
+    assert!(huge.is_err() || huge.is_ok_and(|answer| answer.status == 431));
     assert!(origin.seen().is_empty());
+    assert_eq!(browser.ask(&Ask::get("shop.test", "/")).text(), "shop");
 }
 
 #[test]
@@ -365,6 +383,118 @@ fn pages_of_a_listener_stand_behind_those_of_a_rule_and_before_the_general_ones(
         stream.write_all(&Ask::get(host, "/").bytes()).unwrap();
         assert_eq!(read(&mut stream).text(), expected, "{host}");
     }
+}
+
+#[test]
+fn each_error_has_its_status_and_may_have_its_page() {
+    let silent = Origin::new(|exchange| {
+        exchange.body();
+        exchange.wait_until_closed();
+    });
+    let shop = Shop::of(&silent).backend("request_timeout = \"1 s\"");
+    let gateway = shop.start();
+    let statuses = [400, 401, 403, 404, 405, 408, 413, 429, 500, 502, 503, 504];
+    let mut pages = String::new();
+    for status in statuses {
+        fs::write(gateway.folder().join(format!("page-{status}")), format!("<p>{status}")).unwrap();
+        pages.push_str(&format!("{status} = \"page-{status}\"\n"));
+    }
+    let circle = |name: &str, from: &str, to: &str| {
+        format!(
+            "[[rewrite.{name}.rule]]\nwhen = [{{ variable = \"var_uri_path\", matches = \"^{from}$\" }}]\npath = \"{to}\"\n\
+             reevaluate = true\n"
+        )
+    };
+    let rule = |name: &str, priority: u16, lines: &str| {
+        format!(
+            "[rule.{name}]\nhosts = [\"{name}.test\"]\npriority = {priority}\npool = \"shop\"\nbackend = \"shop\"\n{lines}\n"
+        )
+    };
+    shop.setup(|setup| setup.listener("session_gateway = false\n"))
+        .rule("max_body = 1000")
+        .path(&["/round"], "pool = \"shop\"\nrewrite = \"there\"")
+        .path(&["/again"], "pool = \"shop\"\nrewrite = \"back\"")
+        .path(&["/none"], "pool = \"none\"")
+        .table("[limits]\nbody_timeout = \"1 s\"\n[pool.none]\ntargets = []")
+        .table(&(circle("there", "/round", "/again") + &circle("back", "/again", "/round")))
+        .table(&rule("denied", 20, "deny = [\"127.0.0.0/8\"]"))
+        .table("[rule.often]\nhosts = [\"often.test\"]\npriority = 30\npool = \"none\"\nrate = { per_second = 1, burst = 1 }")
+        .table(&rule("asked", 40, "authentication = { pool = \"none\", path = \"/\" }"))
+        .table(&format!("[error_pages]\n{pages}"))
+        .apply(&gateway);
+    let get = |host: &str, path: &str| Ask::get(host, path);
+    for http in Http::BOTH {
+        let mut browser = http.connect(&gateway);
+        for (ask, status, word) in [
+            (get("shop.test", "/..%2f"), 400, "unsafe_path"),
+            (get("denied.test", "/"), 403, "address_denied"),
+            (get("nobody.test", "/"), 404, "no_rule"),
+            (Ask::new("TRACE", "shop.test", "/"), 405, "invalid_method"),
+            (Ask::post("shop.test", "/", vec![b'x'; 1001]), 413, "body_too_large"),
+            (get("shop.test", "/round"), 500, "rewrite_loop"),
+            (get("shop.test", "/none"), 502, "no_target"),
+            (get("asked.test", "/"), 503, "authentication_unavailable"),
+            (get("shop.test", "/"), 504, "upstream_timeout"),
+        ] {
+            let answer = browser.ask(&ask);
+            assert_eq!(
+                (answer.status, answer.text()),
+                (status, format!("<p>{status}").as_str()),
+                "{http:?} {ask:?}"
+            );
+            assert!(answer.field("content-type").starts_with("text/html"), "{answer:?}");
+            let line = access_line(&gateway, |line| {
+                line["http_version"] == http.name() && line["http_status"] == status
+            });
+            assert_eq!(line["error_info"], word, "{line}");
+        }
+        let answers: Vec<_> = (0..3).map(|_| browser.try_ask(&get("often.test", "/"))).collect();
+        let often = answers.iter().flatten().find(|answer| answer.status == 429);
+        assert_eq!(often.map(|answer| answer.text()), Some("<p>429"), "{http:?}");
+    }
+    // A body that does not come: over either version it is not waited for.
+    let mut stream = raw::tls(&gateway);
+    stream
+        .write_all(b"POST /half HTTP/1.1\r\nHost: shop.test\r\nContent-Length: 8\r\n\r\nhalf")
+        .unwrap();
+    let answer = read(&mut stream);
+    assert_eq!((answer.status, answer.text()), (408, "<p>408"));
+    let mut connection = Http2::connect(&gateway);
+    let mut half = connection.begin(&Ask::new("POST", "shop.test", "/half"), false);
+    half.send(b"half");
+    let (answer, mut stream) = half.answered();
+    assert_eq!((answer.status, stream.receive(6)), (408, b"<p>408".to_vec()));
+    drop(stream);
+    let line = access_line(&gateway, |line| {
+        line["http_version"] == "HTTP/2.0" && line["http_status"] == 408
+    });
+    assert_eq!(line["error_info"], "client_timeout");
+    assert_eq!(
+        connection.ask(&get("shop.test", "/none")).unwrap().status,
+        502,
+        "the connection goes on"
+    );
+}
+
+#[test]
+fn over_http_2_too_a_client_that_goes_away_is_499() {
+    let (gone, closed) = std::sync::mpsc::sync_channel(1);
+    let origin = Origin::new(move |exchange| {
+        exchange.wait_until_closed();
+        gone.send(()).unwrap();
+    });
+    let gateway = Shop::of(&origin).start();
+    let mut connection = Http2::connect(&gateway);
+    drop(connection.begin(&Ask::get("shop.test", "/gone"), true));
+    closed
+        .recv_timeout(crate::rig::PATIENCE)
+        .expect("the target's connection is closed");
+    let line = access_line_of(&gateway, "/gone");
+    assert_eq!(
+        (&line["http_status"], &line["error_info"]),
+        (&499.into(), &"client_closed".into()),
+        "{line}"
+    );
 }
 
 #[test]

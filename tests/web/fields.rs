@@ -115,6 +115,52 @@ fn underscores_and_periods_pass_and_what_an_application_would_misread_does_not()
 }
 
 #[test]
+fn what_becomes_of_odd_names_is_chosen_and_told() {
+    let origin = Origin::named("shop");
+    let shop = Shop::of(&origin);
+    let gateway = shop.start();
+    for (lines, is_refused, is_passed) in [
+        ("", false, false),
+        ("unusual_fields = \"drop\"", false, false),
+        ("unusual_fields = \"refuse\"", true, false),
+        ("unusual_fields = \"pass\"", false, true),
+    ] {
+        shop.clone().rule(lines).apply(&gateway);
+        for http in Http::BOTH {
+            let before = origin.seen().len();
+            let target = format!("/{http:?}?{}", lines.replace([' ', '"'], ""));
+            let ask = Ask::get("shop.test", &target)
+                .with("x!odd", "1")
+                .with("x~odd'", "2")
+                .with("x_forwarded_for", "6.6.6.6")
+                .with("x!original~host", "6");
+            let status = http.connect(&gateway).ask(&ask).status;
+            assert_eq!(status, if is_refused { 400 } else { 200 }, "{http:?} {lines}");
+            let line = access_line_of(&gateway, &target);
+            assert_eq!(line["dropped_fields"], if is_passed { 2 } else { 4 }, "{line}");
+            let Some(seen) = origin.seen().get(before).cloned() else {
+                assert!(is_refused && line["error_info"] == "invalid_request", "{line}");
+                continue;
+            };
+            assert_eq!(
+                (seen.has("x!odd"), seen.has("x~odd'")),
+                (is_passed, is_passed),
+                "{}",
+                seen.head
+            );
+            assert!(
+                !seen.has("x_forwarded_for") && !seen.has("x!original~host"),
+                "{}",
+                seen.head
+            );
+        }
+    }
+    let plain = send(&gateway, Ask::get("shop.test", "/plain").bytes());
+    assert_eq!(plain.status, 200);
+    assert!(access_line_of(&gateway, "/plain").get("dropped_fields").is_none());
+}
+
+#[test]
 fn two_proofs_are_one_too_many() {
     let origin = Origin::named("shop");
     let gateway = Shop::of(&origin).start();

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::io::Write as _;
 use std::net::{IpAddr, TcpStream};
 
-use crate::rig::{Ask, Http, Origin, Shop, access_line_of, browser, read, second_address, send};
+use crate::rig::{Ask, Http, Origin, Seen, Shop, access_line, access_line_of, browser, read, second_address, send};
 use crate::support::{Gateway, raw};
 
 /// Asks from an address of loopback, by TLS; the port that it was asked from.
@@ -80,6 +80,47 @@ fn what_the_client_says_of_itself_is_continued_and_the_rest_is_not_believed() {
     assert_eq!(seen.field("x-original-host"), "shop.test");
     assert_eq!(seen.field("x-original-url"), "/x");
     assert_eq!(seen.field("x-appgw-trace-id").len(), 32);
+}
+
+#[test]
+fn over_http_2_too_the_list_is_continued_or_replaced_and_the_rest_is_not_believed() {
+    let origin = Origin::named("shop");
+    let shop = Shop::of(&origin);
+    let gateway = shop.start();
+    let ask = Ask::get("shop.test", "/x")
+        .with("x-forwarded-for", "203.0.113.9")
+        .with("x-forwarded-for", "198.51.100.7:1234")
+        .with("x-forwarded-proto", "http")
+        .with("x-forwarded-port", "1")
+        .with("x-original-host", "evil.test")
+        .with("x-original-url", "/admin")
+        .with("x-appgw-trace-id", "00");
+    let seen = |lines: &str| {
+        shop.clone().table(&format!("[forwarded]\n{lines}")).apply(&gateway);
+        assert_eq!(Http::Two.connect(&gateway).ask(&ask).status, 200);
+        origin.last()
+    };
+    let seen_by_default = seen("");
+    for (name, expected) in [
+        ("x-forwarded-proto", "https"),
+        ("x-forwarded-port", &gateway.address.port().to_string()),
+        ("x-original-host", "shop.test"),
+        ("x-original-url", "/x"),
+    ] {
+        assert_eq!(seen_by_default.field(name), expected, "{name}");
+    }
+    assert_eq!(seen_by_default.field("x-appgw-trace-id").len(), 32);
+    let list = |seen: &Seen| seen.fields("x-forwarded-for").join(", ");
+    let (before, own) = ("203.0.113.9, 198.51.100.7:1234, ", "127.0.0.1");
+    let appended = list(&seen_by_default);
+    let port = appended.strip_prefix(&format!("{before}{own}:"));
+    assert!(port.is_some_and(|port| port.parse::<u16>().is_ok()), "{appended}");
+    assert_eq!(list(&seen("port = false")), format!("{before}{own}"));
+    assert_eq!(list(&seen("mode = \"replace\"\nport = false")), own);
+    // The peer is a proxy, and so the one before it is whom it brings.
+    seen("trusted = [\"127.0.0.1\"]");
+    let line = access_line(&gateway, |line| line["client_ip"] == "198.51.100.7");
+    assert_eq!(line["http_version"], "HTTP/2.0");
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use std::io::Write as _;
 use std::net::TcpStream;
 
-use crate::rig::{Ask, Http, Origin, Shop, access_line_of, browser, read, second_address, send};
+use crate::rig::{Ask, Http, Http2, Origin, Shop, access_line_of, browser, read, second_address, send};
+use crate::smuggling::is_refused;
 use crate::support::authority::Authority;
 use crate::support::raw;
 
@@ -152,6 +153,40 @@ fn a_host_that_is_none_or_more_than_one_is_refused() {
 }
 
 #[test]
+fn over_http_2_a_host_that_is_none_or_more_than_one_is_refused() {
+    let origin = Origin::named("any");
+    let gateway = Shop::of(&origin).hosts("priority = 10").start();
+    let get = [(":method", "GET"), (":scheme", "https"), (":path", "/page")];
+    for hosts in [
+        &[][..],
+        &[(":authority", "")],
+        &[(":authority", "a.test, b.test")],
+        &[(":authority", "a b")],
+        &[(":authority", "a:b:c")],
+        &[(":authority", "shop.test:99999")],
+        &[(":authority", "shop.test:80x")],
+        &[(":authority", "user@shop.test")],
+        &[(":authority", "shop.test/x")],
+        &[(":authority", "[::1")],
+        &[(":authority", "::1")],
+        &[(":authority", "[fe80::1%25eth0]")],
+        &[(":authority", "a..b")],
+        &[("host", "a..b")],
+        &[("host", "shop.test"), ("host", "shop.test")],
+        &[("host", "shop.test"), ("host", "other.test")],
+    ] {
+        let (before, behind): (Vec<_>, Vec<_>) = hosts.iter().partition(|(name, _)| name.starts_with(':'));
+        let fields: Vec<_> = get.into_iter().chain(before).chain(behind).collect();
+        assert!(is_refused(&gateway, &fields), "{hosts:?}");
+    }
+    assert!(origin.seen().is_empty(), "{:?}", origin.seen());
+    // A host that stands in the field alone is one (RFC 9113 section 8.3.1).
+    let fields: Vec<_> = get.into_iter().chain([("host", "shop.test")]).collect();
+    assert!(!is_refused(&gateway, &fields));
+    assert_eq!(origin.only().field("x-original-host"), "shop.test");
+}
+
+#[test]
 fn an_address_of_ipv6_is_a_host_as_a_whole() {
     let origin = Origin::named("any");
     let gateway = Shop::of(&origin).hosts("priority = 10").start();
@@ -251,6 +286,12 @@ fn a_host_that_another_certificate_is_for_is_misdirected() {
         .unwrap();
     assert_eq!(read(&mut stream).status, 421);
     assert_eq!(access_line_of(&gateway, "/misdirected")["error_info"], "misdirected");
+    // Browsers ask so over HTTP/2, where one connection serves them for all hosts of an address.
+    let mut connection = Http2::connect_to(&gateway, second);
+    let refused = connection.ask(&Ask::get("other.test", "/coalesced")).unwrap();
+    assert_eq!(refused.status, 421);
+    assert_eq!(access_line_of(&gateway, "/coalesced")["error_info"], "misdirected");
+    assert_eq!(connection.ask(&Ask::get("gw.test", "/")).unwrap().text(), "own");
     assert!(other.seen().is_empty());
     // Where that certificate is not served, nothing tells the two apart.
     assert_eq!(send(&gateway, Ask::get("other.test", "/").bytes()).text(), "other");

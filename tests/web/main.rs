@@ -27,6 +27,7 @@ mod errors;
 mod fields;
 mod forwarded;
 mod guard;
+mod handshakes;
 mod hosts;
 mod http2;
 mod inside;

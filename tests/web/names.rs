@@ -3,8 +3,9 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use crate::probes::told_of_all;
 use crate::rig::names::{Names, Record};
-use crate::rig::{Ask, Http, Origin, Shop, counts, patiently, until_all_serve};
+use crate::rig::{Ask, Http, Origin, Shop, access_line_of, counts, patiently, until_all_serve};
 
 const ONE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 21);
 const TWO: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 22);
@@ -101,7 +102,21 @@ fn a_name_that_was_never_known_is_502_until_it_is() {
     names.set("app.inside.test", Record::NoSuchName);
     let gateway = shop(one.address.port(), &names).start();
     let mut browser = Http::One.connect(&gateway);
-    assert_eq!(browser.ask(&Ask::get("shop.test", "/")).status, 502);
+    assert_eq!(browser.ask(&Ask::get("shop.test", "/none")).status, 502);
+    assert_eq!(access_line_of(&gateway, "/none")["error_info"], "no_target");
+    let told = || told_of_all(&gateway)["names"][0].take();
+    assert_eq!(
+        (&told()["name"], &told()["addresses"], &told()["fault"]),
+        (
+            &"app.inside.test".into(),
+            &serde_json::json!([]),
+            &"there is no such name".into()
+        )
+    );
     names.set("app.inside.test", Record::Addresses(vec![ONE], 1));
     patiently("it is known", || browser.ask(&Ask::get("shop.test", "/")).status == 200);
+    assert_eq!(
+        (&told()["addresses"], &told()["fault"]),
+        (&serde_json::json!([ONE.to_string()]), &serde_json::Value::Null)
+    );
 }

@@ -142,6 +142,13 @@ fn over_http_2_a_path_is_judged_in_the_same_way() {
     for (place, (sent, expected)) in [
         ("/a//b/./c/../%41?x=..", Some("/a/b/A?x=..")),
         ("/a/%2e%2e/c", Some("/c")),
+        ("/v1/te%2Fst/x", Some("/v1/te%2Fst/x")),
+        ("/a?x=../../y&z=%2e%2e//\\", Some("/a?x=../../y&z=%2e%2e//\\")),
+        ("/..", None),
+        ("/a/..%5cadmin", None),
+        ("/a%00b", None),
+        ("/a%0d%0aX:y", None),
+        ("/a%", None),
         ("/public/..%2fadmin", None),
         ("/a\\..\\admin", None),
         ("/%252e%252e/x", None),

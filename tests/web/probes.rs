@@ -49,13 +49,17 @@ fn a_probe_asks_for_its_path_under_its_host() {
 
 /// What the operator's socket says of the only pool.
 pub(crate) fn told(gateway: &Gateway) -> Value {
+    told_of_all(gateway)["pools"][0].take()
+}
+
+/// What the operator's socket says of pools and of names.
+pub(crate) fn told_of_all(gateway: &Gateway) -> Value {
     let mut socket = UnixStream::connect(gateway.folder().join("admin.sock")).unwrap();
     socket
         .write_all(b"GET /api/v1/pools HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")
         .unwrap();
     let answer = raw::read_answer(&mut socket);
-    let mut told: Value = serde_json::from_str(answer.text()).unwrap();
-    told["pools"][0].take()
+    serde_json::from_str(answer.text()).unwrap()
 }
 
 #[test]

@@ -135,6 +135,72 @@ fn a_path_of_a_rule_may_send_elsewhere() {
 }
 
 #[test]
+fn over_either_version_a_redirect_has_its_status_and_as_much_of_the_url_as_it_is_to() {
+    let origin = Origin::named("shop");
+    let mut shop = Shop::of(&origin);
+    let flags = [(true, true), (true, false), (false, true), (false, false), (true, true)];
+    let statuses = [301, 302, 303, 307, 308];
+    for (status, (path, query)) in statuses.into_iter().zip(flags) {
+        let to = format!("url = \"https://www.example.com/base\", status = {status}, path = {path}, query = {query}");
+        shop = shop.path(&[&format!("/{status}*")], &format!("redirect = {{ {to} }}"));
+    }
+    let gateway = shop.start();
+    for http in Http::BOTH {
+        let mut browser = http.connect(&gateway);
+        for (status, (path, query)) in statuses.into_iter().zip(flags) {
+            let target = format!("/{status}/a%2Fb?c=d&e");
+            let expected = format!(
+                "https://www.example.com/base{}{}",
+                if path {
+                    format!("/{status}/a%2Fb")
+                } else {
+                    String::new()
+                },
+                if query { "?c=d&e" } else { "" }
+            );
+            for ask in [
+                Ask::get("shop.test", &target),
+                Ask::post("shop.test", &target, "a body that nobody reads"),
+                Ask::new("HEAD", "shop.test", &target),
+            ] {
+                let answer = browser.ask(&ask);
+                assert_eq!(
+                    (answer.status, answer.field("location")),
+                    (status, expected.as_str()),
+                    "{http:?} {ask:?}"
+                );
+                assert!(answer.body.is_empty());
+            }
+        }
+    }
+    assert!(origin.seen().is_empty());
+}
+
+#[test]
+fn a_rule_that_sends_elsewhere_may_keep_some_of_its_paths() {
+    let origin = Origin::named("shop");
+    let gateway = Shop::with_targets(&[])
+        .table(&format!(
+            "[pool.kept]\ntargets = [{}]\n[rule.moved]\nhosts = [\"moved.test\"]\npriority = 20\n\
+             redirect = {{ url = \"https://new.example.com\" }}\n\
+             [[rule.moved.path]]\npaths = [\"/.well-known/*\"]\npool = \"kept\"",
+            origin.quoted()
+        ))
+        .start();
+    for http in Http::BOTH {
+        let mut browser = http.connect(&gateway);
+        let kept = browser.ask(&Ask::get("moved.test", "/.well-known/acme-challenge/x"));
+        assert_eq!((kept.status, kept.text()), (200, "shop"), "{http:?}");
+        let moved = browser.ask(&Ask::get("moved.test", "/a"));
+        assert_eq!(
+            (moved.status, moved.field("location")),
+            (301, "https://new.example.com/a"),
+            "{http:?}"
+        );
+    }
+}
+
+#[test]
 fn nothing_that_a_client_writes_breaks_out_of_the_location() {
     let gateway = up("{ listener = \"public\" }").start();
     let port = gateway.address.port();

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::probes::told;
 use crate::rig::{Ask, Http, Origin, Shop, access_line, patiently};
 use crate::support;
 
@@ -146,6 +147,28 @@ fn a_post_is_never_sent_twice() {
 }
 
 #[test]
+fn a_get_that_was_not_answered_goes_to_another_target() {
+    let closing = Origin::new(|exchange| exchange.close());
+    let well = Origin::named("well");
+    let gateway = Shop::of_all(&[&closing, &well]).probe(NO_PROBES).start();
+    // For a moment only the one whose probe came first is asked.
+    patiently("both are known to be healthy", || {
+        let targets = told(&gateway)["targets"].take();
+        (0..2).all(|place| targets[place]["condition"] == "healthy")
+    });
+    for http in Http::BOTH {
+        let mut browser = http.connect(&gateway);
+        let before = closing.seen().len();
+        for number in 0..6 {
+            let answer = browser.ask(&Ask::get("shop.test", &format!("/{http:?}-{number}")));
+            assert_eq!((answer.status, answer.text()), (200, "well"), "{http:?} {number}");
+        }
+        assert!(closing.seen().len() > before, "it was asked first, now and then");
+    }
+    assert_eq!(access_line(&gateway, |line| line["retries"] == 1)["http_status"], 200);
+}
+
+#[test]
 fn a_get_on_a_connection_that_had_just_gone_is_asked_again() {
     let served = AtomicUsize::new(0);
     let origin = Origin::new(move |exchange| {
@@ -221,18 +244,24 @@ fn a_connection_of_ones_own_serves_one_client_only() {
         exchange.reply(&number);
     });
     let gateway = Shop::of(&origin).backend("dedicated = true").start();
-    let (mut one, mut two) = (Http::One.connect(&gateway), Http::One.connect(&gateway));
     let ask = |browser: &mut crate::rig::Browser| browser.ask(&Ask::get("shop.test", "/")).text().to_owned();
-    let (of_one, of_two) = (ask(&mut one), ask(&mut two));
-    assert_ne!(of_one, of_two);
-    for _ in 0..5 {
-        assert_eq!((ask(&mut one), ask(&mut two)), (of_one.clone(), of_two.clone()));
+    for http in Http::BOTH {
+        let (mut one, mut two) = (http.connect(&gateway), http.connect(&gateway));
+        let (of_one, of_two) = (ask(&mut one), ask(&mut two));
+        assert_ne!(of_one, of_two, "{http:?}");
+        for _ in 0..5 {
+            assert_eq!(
+                (ask(&mut one), ask(&mut two)),
+                (of_one.clone(), of_two.clone()),
+                "{http:?}"
+            );
+        }
+        drop(one);
+        let mut three = http.connect(&gateway);
+        assert_ne!(
+            ask(&mut three),
+            of_one,
+            "what one client has proved on it is not another's"
+        );
     }
-    drop(one);
-    let mut three = Http::One.connect(&gateway);
-    assert_ne!(
-        ask(&mut three),
-        of_one,
-        "what one client has proved on it is not another's"
-    );
 }

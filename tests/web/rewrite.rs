@@ -1,6 +1,10 @@
 //! Rewrite sets: conditions, captures, variables, and what becomes of paths, queries and fields.
 
-use crate::rig::{Ask, Exchange, Http, Origin, Shop, access_line_of};
+use std::io::Write as _;
+use std::net::TcpStream;
+
+use crate::rig::{Ask, Exchange, Http, Origin, Shop, access_line_of, read};
+use crate::support::raw;
 
 /// A shop whose requests and answers go through these rules.
 fn with(origin: &Origin, rules: &str) -> Shop {
@@ -109,6 +113,7 @@ fn every_server_variable_is_known() {
         "ssl_enabled",
         "uri_path",
         "client_certificate_verification",
+        "sent_bytes",
     ];
     let fields: Vec<_> = names
         .iter()
@@ -122,6 +127,7 @@ fn every_server_variable_is_known() {
     for http in Http::BOTH {
         let ask = Ask::get("shop.test", "/a/b?c=d&e")
             .with("cookie", "lang=de")
+            .with("authorization", "Basic YW5uOnNlY3JldA==")
             .with("x-forwarded-for", "203.0.113.9");
         assert_eq!(http.connect(&gateway).ask(&ask).status, 200);
         let seen = origin.last();
@@ -162,7 +168,66 @@ fn every_server_variable_is_known() {
         assert_eq!(value("client_certificate_verification"), "NONE");
         let (used, offered) = (value("ciphers_used"), value("ciphers_supported"));
         assert!(offered.split(':').any(|offered| offered == used), "{used} of {offered}");
+        assert_eq!(value("client_user"), "ann");
+        assert_eq!(value("sent_bytes"), "0", "a request comes before its answer");
+        // Over loopback, on a machine that may be busy.
+        let micros: u32 = value("client_tcp_rtt").parse().unwrap();
+        assert!((1..5_000_000).contains(&micros), "{micros}");
+        if http == Http::One {
+            assert_eq!(value("received_bytes"), ask.bytes().len().to_string());
+        }
     }
+}
+
+#[test]
+fn the_size_of_a_request_is_that_of_its_head_and_of_the_body_that_it_announces() {
+    let origin = Origin::mirror();
+    let rule = "[[rewrite.set.rule]]\nrequest_headers = { X-Size = \"{var_received_bytes}\" }\n";
+    let gateway = with(&origin, rule).start();
+    for http in Http::BOTH {
+        let mut browser = http.connect(&gateway);
+        let mut size = |ask: &Ask| -> usize {
+            assert_eq!(browser.ask(ask).status, 200, "{http:?}");
+            origin.last().field("x-size").parse().unwrap()
+        };
+        let head = size(&Ask::get("shop.test", "/"));
+        let longer = size(&Ask::get("shop.test", "/").with("x-more", "123"));
+        assert_eq!(longer - head, "x-more: 123\r\n".len(), "{http:?}");
+        let post = |body: usize| Ask::post("shop.test", "/", vec![b'x'; body]).with("x-pad", "1");
+        let (less, more) = (size(&post(10)), size(&post(90)));
+        match http {
+            // The length is in the head.
+            Http::One => assert_eq!(more, post(90).bytes().len()),
+            Http::Two => assert!([0, 80].contains(&(more - less)), "{less} {more}"),
+        }
+    }
+}
+
+#[test]
+fn the_round_trip_is_that_of_whoever_connected_and_can_be_looked_at() {
+    let origin = Origin::named("shop");
+    let gateway = Shop::of(&origin)
+        .rule("rewrite = \"set\"")
+        .table(
+            r#"
+            [[rewrite.set.rule]]
+            when = [{ variable = "var_client_tcp_rtt", matches = "^[0-9]{1,7}$" }]
+            request_headers = { X-Near = "{var_client_tcp_rtt}" }
+            response_headers = { X-Round-Trip = "{var_client_tcp_rtt}" }
+            "#,
+        )
+        .setup(|setup| setup.listener("balancers = [\"127.0.0.1\"]\n"))
+        .start();
+    let mut tcp = TcpStream::connect(gateway.address).unwrap();
+    // The client is far away, its balancer is not.
+    tcp.write_all(b"PROXY TCP4 203.0.113.77 192.0.2.1 40000 443\r\n")
+        .unwrap();
+    let mut stream = raw::tls_over(tcp, &gateway.chain());
+    stream.write_all(&Ask::get("shop.test", "/").bytes()).unwrap();
+    let answer = read(&mut stream);
+    let near = origin.only().field("x-near").to_owned();
+    assert!(near.parse::<u32>().is_ok_and(|micros| micros > 0), "{near:?}");
+    assert_eq!(answer.field("x-round-trip"), near, "it is asked for once a request");
 }
 
 #[test]

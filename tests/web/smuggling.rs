@@ -257,7 +257,7 @@ fn over_http_2_what_would_break_http_1_is_refused() {
 }
 
 /// Whether a request with these fields gets 400, or its stream or connection ended.
-fn is_refused(gateway: &Gateway, fields: &[(&str, &str)]) -> bool {
+pub(crate) fn is_refused(gateway: &Gateway, fields: &[(&str, &str)]) -> bool {
     let mut frames = Frames::connect(gateway);
     let end = Frames::END_STREAM | Frames::END_HEADERS;
     frames.write(Frames::HEADERS, end, 1, &Frames::block(fields)).unwrap();

@@ -1,10 +1,13 @@
 //! How long anybody waits for anybody.
 
 use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-use crate::rig::{Ask, Http, Origin, PATIENCE, Shop, access_line, access_line_of, read, send, try_read};
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+use crate::rig::{Ask, Frames, Http, Origin, PATIENCE, Shop, access_line, access_line_of, read, send, try_read};
 use crate::support::raw;
 
 #[test]
@@ -182,6 +185,36 @@ fn clients_that_send_nothing_or_little_are_closed_and_stop_nobody() {
 }
 
 #[test]
+fn a_thousand_clients_that_say_nothing_stop_nobody_and_are_closed() {
+    // Both ends of a thousand connections: the gateway inherits the limit.
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).unwrap();
+    let origin = Origin::named("shop");
+    let gateway = Shop::of(&origin)
+        .table("[limits]\nhandshake_timeout = \"3 s\"\nconnections_per_source = 2000\nhandshakes_per_source = 10000")
+        .start();
+    let mut silent: Vec<_> = (0..1000)
+        .map(|_| TcpStream::connect(gateway.address).unwrap())
+        .collect();
+    let begun = portcullis::clock::now();
+    for http in Http::BOTH {
+        assert_eq!(
+            http.connect(&gateway).ask(&Ask::get("shop.test", "/")).text(),
+            "shop",
+            "{http:?}"
+        );
+    }
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    for stream in &mut silent {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        assert!(raw::is_closed(stream));
+    }
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+    gateway.wait_for("their reason", |line| line["reason"] == "timeout");
+}
+
+#[test]
 fn an_idle_connection_is_kept_for_a_while_and_then_closed() {
     let origin = Origin::named("shop");
     let gateway = Shop::of(&origin).table("[limits]\nhead_timeout = \"2 s\"").start();
@@ -198,6 +231,24 @@ fn an_idle_connection_is_kept_for_a_while_and_then_closed() {
         "{:?}",
         begun.elapsed()
     );
+}
+
+#[test]
+fn an_idle_connection_of_http_2_is_told_and_closed() {
+    let origin = Origin::named("shop");
+    let gateway = Shop::of(&origin).table("[limits]\nhead_timeout = \"2 s\"").start();
+    let mut frames = Frames::connect(&gateway);
+    let get = Frames::block(&Frames::get("shop.test", "/"));
+    let end = Frames::END_STREAM | Frames::END_HEADERS;
+    for id in [1, 3] {
+        frames.write(Frames::HEADERS, end, id, &get).unwrap();
+        assert_eq!(frames.read_until(Frames::HEADERS).expect("an answer").id, id);
+    }
+    let begun = portcullis::clock::now();
+    assert!(frames.read_until(Frames::GOAWAY).is_some());
+    assert!(begun.elapsed() >= Duration::from_millis(1500), "{:?}", begun.elapsed());
+    while frames.read().is_some() {}
+    assert_eq!(origin.seen().len(), 2);
 }
 
 #[test]

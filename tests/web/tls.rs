@@ -1,6 +1,7 @@
 //! TLS to the inside: whom a target has to be, what it is asked under, and what this node shows it.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,6 +14,7 @@ use rustls::server::WebPkiClientVerifier;
 
 use crate::probes::told;
 use crate::rig::inside_http2::{Inside, Said};
+use crate::rig::names::{Names, Record};
 use crate::rig::{Ask, Http, Origin, Shop, access_line_of, patiently, send};
 use crate::support::authority::Authority;
 
@@ -129,12 +131,17 @@ fn who_does_not_prove_it_gets_nothing() {
 
 /// A certificate for `shop.test` that is its own issuer and has expired.
 fn expired(folder: &Path) -> (std::path::PathBuf, std::path::PathBuf) {
+    good_in(folder, "expired", [2020, 2021])
+}
+
+/// One that is good from the first to the second of these years.
+fn good_in(folder: &Path, name: &str, [from, to]: [i32; 2]) -> (std::path::PathBuf, std::path::PathBuf) {
     let key = rcgen::KeyPair::generate().unwrap();
     let mut params = rcgen::CertificateParams::new(["shop.test".to_owned()]).unwrap();
-    params.not_before = rcgen::date_time_ymd(2020, 1, 1);
-    params.not_after = rcgen::date_time_ymd(2021, 1, 1);
+    params.not_before = rcgen::date_time_ymd(from, 1, 1);
+    params.not_after = rcgen::date_time_ymd(to, 1, 1);
     let certificate = params.self_signed(&key).unwrap();
-    let (chain, key_file) = (folder.join("expired.crt"), folder.join("expired.key"));
+    let (chain, key_file) = (folder.join(format!("{name}.crt")), folder.join(format!("{name}.key")));
     fs::write(&chain, certificate.pem()).unwrap();
     fs::write(&key_file, key.serialize_pem()).unwrap();
     (chain, key_file)
@@ -236,8 +243,14 @@ fn the_operator_is_told_of_the_tls_of_a_target_and_of_what_is_wrong_with_it() {
         // Of an authority that has the same name, and another key.
         ("bad_certificate", origin(&other.issue("shop.test"))),
         ("certificate_expired", origin(&expired(folder.path()))),
+        (
+            "certificate_not_yet_valid",
+            origin(&good_in(folder.path(), "early", [2090, 2091])),
+        ),
     ];
-    let both = [authority.certificate(), folder.path().join("expired.crt")].map(|file| fs::read(file).unwrap());
+    let own = ["expired.crt", "early.crt"].map(|file| folder.path().join(file));
+    let both = [vec![authority.certificate()], own.to_vec()].concat();
+    let both: Vec<_> = both.iter().map(|file| fs::read(file).unwrap()).collect();
     let bundle = folder.path().join("bundle.pem");
     fs::write(&bundle, both.concat()).unwrap();
     let all: Vec<_> = origins.iter().map(|(_, origin)| origin).collect();
@@ -260,6 +273,62 @@ fn the_operator_is_told_of_the_tls_of_a_target_and_of_what_is_wrong_with_it() {
         } else {
             assert_eq!(facts, (None, None), "{last}");
         }
+    }
+}
+
+#[test]
+fn the_last_twenty_probes_of_a_target_are_kept_with_all_that_was_seen() {
+    let (authority, names) = (Authority::default(), Names::start());
+    let origin = origin(&authority.issue("app.inside.test"));
+    names.set("app.inside.test", Record::Addresses(vec![Ipv4Addr::LOCALHOST], 1));
+    // Two that fail, and then none.
+    origin.answer_probes_with(503);
+    let gateway = Shop::with_targets(&[format!("\"app.inside.test:{}\"", origin.address.port())])
+        .table(&format!("[resolver]\nservers = [\"{}\"]", names.address))
+        .backend(&format!("host = \"target\"\ntls = {{ {} }}", ca(&authority)))
+        .start();
+    origin.wait_for_probes(2);
+    origin.answer_probes_with(200);
+    // Users' requests ask for the same name.
+    patiently("it serves", || {
+        send(&gateway, Ask::get("shop.test", "/").bytes()).status == 200
+    });
+    assert_eq!(origin.last().sni.as_deref(), Some("app.inside.test"));
+    let results = || {
+        told(&gateway)["targets"][0]["results"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default()
+    };
+    let failed = |results: &[serde_json::Value]| results.iter().filter(|it| it["reason"] == "status_mismatch").count();
+    while results().len() < 20 {
+        origin.wait_for_probes(1);
+    }
+    assert!(failed(&results()) > 0, "the first are still there: {:?}", results());
+    let mut last = results();
+    while failed(&last) > 0 {
+        origin.wait_for_probes(1);
+        last = results();
+        assert_eq!(last.len(), 20, "as many as there may be");
+    }
+    for (newer, older) in last.iter().zip(&last[1..]) {
+        assert!(newer["at"].as_str() > older["at"].as_str(), "{newer} {older}");
+    }
+    for result in &last {
+        assert_eq!(
+            (&result["status"], &result["reason"]),
+            (&200.into(), &serde_json::Value::Null)
+        );
+        assert_eq!(result["address"], origin.address.to_string(), "{result}");
+        assert!(
+            result["milliseconds"].as_u64().is_some_and(|taken| taken < 1000),
+            "{result}"
+        );
+        assert!(
+            result["tls"].as_str().unwrap().starts_with("TLSv1_3 TLS13_"),
+            "{result}"
+        );
+        assert!(result["certificate_expires"].is_string(), "{result}");
     }
 }
 
@@ -301,6 +370,39 @@ fn http_2_is_agreed_in_the_handshake_with_a_target_that_has_it() {
     let error = access_line_of(&gateway, "/one")["error_info"].clone();
     assert!(error == "upstream_tls" || error == "no_healthy_target", "{error}");
     assert!(one.seen().is_empty());
+}
+
+#[test]
+fn a_target_that_speaks_no_more_than_tls_1_2_is_spoken_to_in_that() {
+    let authority = Authority::default();
+    let (chain, key) = authority.issue("shop.test");
+    let chain = CertificateDer::pem_file_iter(chain)
+        .unwrap()
+        .map(Result::unwrap)
+        .collect();
+    let config = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS12])
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(chain, PrivateKeyDer::from_pem_file(key).unwrap())
+        .unwrap();
+    let origin = Origin::tls(Arc::new(config), |exchange| exchange.reply("old"));
+    let gateway = Shop::of(&origin)
+        .backend(&format!("tls = {{ {} }}", ca(&authority)))
+        .start();
+    for http in Http::BOTH {
+        assert_eq!(
+            http.connect(&gateway).ask(&Ask::get("shop.test", "/")).text(),
+            "old",
+            "{http:?}"
+        );
+    }
+    patiently("a probe tells of it", || {
+        let results = &told(&gateway)["targets"][0]["results"];
+        results[0]["tls"]
+            .as_str()
+            .is_some_and(|tls| tls.starts_with("TLSv1_2 "))
+    });
 }
 
 #[test]

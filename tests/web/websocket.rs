@@ -292,6 +292,26 @@ fn silence_ends_it_and_words_keep_it() {
 }
 
 #[test]
+fn over_http_2_too_silence_ends_it_and_words_keep_it() {
+    let origin = echo();
+    let gateway = Shop::of(&origin)
+        .backend("idle_timeout = \"2 s\"\nrequest_timeout = \"1 s\"")
+        .start();
+    let mut connection = Http2::connect(&gateway);
+    let (_, socket) = connection.open("shop.test", "/socket");
+    let mut socket = socket.unwrap();
+    for _ in 0..6 {
+        std::thread::sleep(Duration::from_millis(500));
+        socket.send(b"still here");
+        assert_eq!(socket.receive(10), b"still here", "3 s with a word now and then");
+    }
+    let begun = portcullis::clock::now();
+    assert_eq!(socket.receive(1), b"");
+    assert!(begun.elapsed() > Duration::from_millis(1500), "{:?}", begun.elapsed());
+    assert_eq!(access_line_of(&gateway, "/socket")["http_status"], 101);
+}
+
+#[test]
 fn a_change_that_does_not_concern_it_leaves_it() {
     let (origin, other) = (echo(), Origin::named("other"));
     let shop = Shop::of(&origin);

@@ -8,7 +8,7 @@ use crate::config::Listener;
 use crate::config::document::{self, BackendProtocol, ListenerProtocol};
 use crate::config::path::SettingPath;
 use crate::config::problem::Unpublishable;
-use crate::config::web::{Action, BYTES, Backend, Forward, HeaderPolicy, Pool, Rule};
+use crate::config::web::{Action, BYTES, Backend, Forward, HeaderPolicy, Pool, Rule, UnusualFields};
 
 /// What is understood of what passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,6 +162,7 @@ impl Check<'_> {
             response_headers: HeaderPolicy::default(),
             max_body: None,
             compress: false,
+            unusual_fields: UnusualFields::default(),
         })
     }
 
@@ -220,12 +221,13 @@ impl Check<'_> {
 }
 
 /// Settings of a rule that are about requests.
-const OF_HTTP: [&str; 8] = [
+const OF_HTTP: [&str; 9] = [
     "redirect",
     "rewrite",
     "path",
     "authentication",
     "max_body",
+    "unusual_fields",
     "request_headers",
     "response_headers",
     "error_pages",

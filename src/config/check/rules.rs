@@ -13,6 +13,7 @@ use crate::config::path::SettingPath;
 use crate::config::problem::Unpublishable;
 use crate::config::web::{
     Action, Forward, ForwardAuthentication, Guard, HeaderPolicy, PathRule, Rate, Redirect, RedirectTo, Rule,
+    UnusualFields,
 };
 use crate::config::{Blast, Listener, Tunnel};
 use crate::types::{self, Authority, PathPattern};
@@ -122,6 +123,11 @@ impl Check<'_> {
             response_headers,
             max_body: rule.max_body,
             compress: rule.compress,
+            unusual_fields: match rule.unusual_fields {
+                document::UnusualFields::Drop => UnusualFields::Drop,
+                document::UnusualFields::Refuse => UnusualFields::Refuse,
+                document::UnusualFields::Pass => UnusualFields::Pass,
+            },
         })
     }
 

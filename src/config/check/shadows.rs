@@ -135,7 +135,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::config::web::{Action, Forward, Guard, HeaderPolicy};
+    use crate::config::web::{Action, Forward, Guard, HeaderPolicy, UnusualFields};
 
     fn rule(listeners: &[&str], hosts: &[&str], priority: u16) -> Rule {
         Rule {
@@ -154,6 +154,7 @@ mod tests {
             response_headers: HeaderPolicy::default(),
             max_body: None,
             compress: false,
+            unusual_fields: UnusualFields::default(),
         }
     }
 

@@ -57,6 +57,10 @@ pub(in crate::config) struct Rule {
     /// page that shows a secret beside what somebody else wrote then gives the secret away by its length (BREACH).
     #[serde(default)]
     pub compress: bool,
+    /// What becomes of fields of requests whose names have other characters than letters, digits, "-", "_" and "." ("drop",
+    /// "refuse", "pass"). Fields that would be read as one of the gateway's own are never passed on.
+    #[serde(default = "dropped")]
+    pub unusual_fields: UnusualFields,
     /// Fields of requests, before rewriting.
     #[serde(default)]
     pub request_headers: Fields,
@@ -68,6 +72,22 @@ pub(in crate::config) struct Rule {
     #[serde(default)]
     #[schemars(extend("propertyNames" = { "format": "error-status" }))]
     pub error_pages: Named<PathBuf>,
+}
+
+/// What becomes of fields with unusual names.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(in crate::config) enum UnusualFields {
+    /// They are taken out, and counted in the access log.
+    Drop,
+    /// The request is answered 400.
+    Refuse,
+    /// They go to the target.
+    Pass,
+}
+
+fn dropped() -> UnusualFields {
+    UnusualFields::Drop
 }
 
 /// Paths of a rule, and what becomes of requests for them.

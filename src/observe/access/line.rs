@@ -91,6 +91,10 @@ impl<'a> Member<'a> {
             AccessField::UpstreamSourcePort => self.some(served.and_then(|served| served.source_port), Self::number),
             AccessField::ServerReused => self.some(served.map(|served| served.reused), Self::boolean),
             AccessField::Retries => self.number(line.retries),
+            AccessField::DroppedFields => self.some(
+                Some(line.dropped_fields as u64).filter(|count| *count > 0),
+                Self::number,
+            ),
             AccessField::OriginalHost => self.text(line.original_host),
             AccessField::Host => self.some(line.host, Self::text),
             AccessField::ErrorInfo => self.some(line.fault.map(|fault| fault.code()), Self::word),

@@ -24,7 +24,7 @@ fn a_line_has_every_field_under_its_name() {
         "client_response_time": 0.000_123, "time_taken": 12.5, "transaction_id": TRACE,
         "ssl_enabled": "on", "ssl_cipher": "TLS13_AES_128_GCM_SHA256", "ssl_protocol": "TLSv1.3",
         "server_routed": "[2001:db8::1]:8080", "server_status": 200, "server_response_latency": 0.25,
-        "upstream_source_port": 40000, "server_reused": true, "retries": 1, "original_host": "shop.example.com",
+        "upstream_source_port": 40000, "server_reused": true, "retries": 1, "dropped_fields": 2, "original_host": "shop.example.com",
         "host": "inside.example", "error_info": "upstream_closed", "content_type": "text/html",
     });
     assert_eq!(serde_json::from_slice::<Value>(&line).unwrap(), expected);
@@ -281,6 +281,7 @@ fn whole() -> Line<'static> {
             reused: true,
         }),
         retries: 1,
+        dropped_fields: 2,
         original_host: "shop.example.com",
         host: Some("inside.example"),
         fault: Some(WebFault::UpstreamClosed),

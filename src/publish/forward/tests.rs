@@ -313,7 +313,8 @@ async fn what_is_no_http_is_said_to_be_none() {
 #[tokio::test]
 async fn only_what_may_be_sent_twice_is_sent_again_after_a_close() {
     let cases = [
-        (get("/"), "", false, false),
+        (get("/"), "", false, true),
+        (post("/"), "", false, false),
         (get("/"), "", true, true),
         (method(Method::PUT), "", true, true),
         (method(Method::DELETE), "", true, true),

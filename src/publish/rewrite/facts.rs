@@ -7,7 +7,8 @@ use std::time::Duration;
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use http::header::AUTHORIZATION;
+use http::header::{AUTHORIZATION, HOST};
+use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Version};
 use x509_parser::prelude::{ASN1Time, FromDer as _, X509Certificate};
 
@@ -16,6 +17,7 @@ use super::value::{encode, joined};
 use crate::publish::headers::cookie;
 use crate::secure::TlsFacts;
 use crate::types::{ServerVariable, Variable};
+use crate::wire::Length;
 
 /// What is known of a request beside its fields, its path and its query.
 #[derive(Clone, Copy)]
@@ -42,9 +44,9 @@ pub struct Facts<'a> {
     pub tls: Option<&'a TlsFacts>,
     /// The client's certificate, if it showed one.
     pub certificate: Option<Shown<'a>>,
-    /// Asks the system for the round trip to the client.
-    pub round_trip: Option<&'a (dyn Fn() -> Option<Duration> + Sync)>,
-    /// The size of the request, in bytes, as far as it is read.
+    /// Asks for the round trip to whoever connected. It is not cheap: nobody asks who does not need it.
+    pub round_trip: &'a dyn Fn() -> Option<Duration>,
+    /// The size of the request, in bytes ([`ServerVariable::ReceivedBytes`]).
     pub received: u64,
 }
 
@@ -55,6 +57,22 @@ pub struct Shown<'a> {
     pub der: &'a [u8],
     /// Why it does not prove who the client is, if it does not.
     pub failure: Option<&'a str>,
+}
+
+/// The size of a request in bytes: of its head as HTTP/1.1 writes it, and of its body if the head says that.
+pub fn size(head: &Parts, body: Length) -> u64 {
+    let of_line = |(name, value): (&str, usize)| name.len() + ": ".len() + value + "\r\n".len();
+    let target = head.uri.path_and_query().map_or(1, |target| target.as_str().len());
+    let request_line = head.method.as_str().len() + " ".len() + target + " HTTP/1.1\r\n".len();
+    let authority = head.uri.authority().filter(|_| !head.headers.contains_key(HOST));
+    let host = authority.map(|authority| (HOST.as_str(), authority.as_str().len()));
+    let fields = head.headers.iter().map(|(name, value)| (name.as_str(), value.len()));
+    let lines: usize = fields.chain(host).map(of_line).sum();
+    let body = match body {
+        Length::Exact(length) => length,
+        Length::Unknown => 0,
+    };
+    (request_line + lines + "\r\n".len()) as u64 + body
 }
 
 impl Facts<'_> {
@@ -87,7 +105,7 @@ impl Facts<'_> {
             ServerVariable::CiphersUsed => self.tls?.suite.as_str()?.replace("TLS13_", "TLS_").into(),
             ServerVariable::ClientIp => self.client.to_string().into(),
             ServerVariable::ClientPort => self.client_port?.to_string().into(),
-            ServerVariable::ClientTcpRtt => self.round_trip?()?.as_micros().to_string().into(),
+            ServerVariable::ClientTcpRtt => (self.round_trip)()?.as_micros().to_string().into(),
             ServerVariable::ClientUser => user(headers)?.into(),
             ServerVariable::Host => self.host.into(),
             ServerVariable::HttpMethod => self.method.as_str().into(),

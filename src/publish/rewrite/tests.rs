@@ -79,7 +79,7 @@ fn with_facts<R>(do_this: impl FnOnce(&Facts<'_>) -> R) -> R {
         https: true,
         tls: Some(&tls),
         certificate: None,
-        round_trip: Some(&|| Some(std::time::Duration::from_millis(3))),
+        round_trip: &|| Some(std::time::Duration::from_millis(3)),
         received: 512,
     })
 }

@@ -40,23 +40,23 @@ impl One<'_> {
                 fields: &head.headers,
             },
         );
-        let unavailable = |_| Stopped::from(WebFault::AuthenticationUnavailable);
+        let unavailable = |_: WebFault| Stopped::from(WebFault::AuthenticationUnavailable);
         let pool = self.pool(lane).map_err(unavailable)?;
         let now = clock::now();
-        let lease = pool.pick(None, now).map_err(|fault| unavailable(fault.into()))?;
+        let lease = pool.pick(None, now).map_err(unavailable)?;
         let mut question = question;
         let asked_host = self.host_for(lane, &lease, question.headers_mut(), Some(record.host()));
         let leased = self
             .reach(lane, &lease, asked_host.as_ref(), false, now)
             .await
-            .map_err(|fault| unavailable(fault.into()))?;
+            .map_err(unavailable)?;
         let (mut nothing, mut lent) = (NoBody, self.arrival.timers.lend());
         let asked = forward::ask(leased, &question, &mut nothing, sink, lane.limits, &mut lent.timer).await;
         let mut answer = match asked {
             Ok(answer) => answer,
             Err(unforwarded) => {
                 lease.report(Outcome::Failed(unforwarded.fault), clock::now());
-                return Err(unavailable(unforwarded.fault.into()));
+                return Err(unavailable(unforwarded.fault));
             }
         };
         lease.report(Outcome::Answered(answer.head.status()), clock::now());

@@ -1,5 +1,6 @@
 //! The way to a target that was picked.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use http::header::HOST;
@@ -9,10 +10,18 @@ use super::One;
 use crate::fault::WebFault;
 use crate::publish::lane::Lane;
 use crate::publish::path::host_of;
-use crate::upstream::Lease;
 use crate::upstream::web::{Leased, Wanted};
+use crate::upstream::{Lease, Pool};
 
 impl One<'_> {
+    /// The pool of a lane.
+    pub(super) fn pool(&self, lane: &Lane) -> Result<Arc<Pool>, WebFault> {
+        let pools = &self.publisher.pools;
+        // A configuration that has just been put away had it.
+        let pool = pools.find(&lane.forward.pool, lane.backend());
+        pool.ok_or(WebFault::NoTarget)
+    }
+
     /// Puts `Host` for the target, and says what it is. `asked` is what the client asked under, where the request is not
     /// the client's own.
     pub(super) fn host_for(

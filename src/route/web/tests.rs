@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::config::ListenerProtocol;
-use crate::config::web::{Forward, Guard, HeaderPolicy, PathRule};
+use crate::config::web::{Forward, Guard, HeaderPolicy, PathRule, UnusualFields};
 
 fn listener(session_gateway: bool) -> Listener {
     Listener {
@@ -45,6 +45,7 @@ fn rule(priority: u16, listeners: &[&str], hosts: &[&str], paths: &[&[&str]]) ->
         response_headers: HeaderPolicy::default(),
         max_body: None,
         compress: false,
+        unusual_fields: UnusualFields::default(),
     }
 }
 

@@ -74,7 +74,7 @@ pub enum ServerVariable {
     ClientIp,
     /// The client's port.
     ClientPort,
-    /// The round trip to the client, in microseconds.
+    /// The round trip of the connection to whoever connected, in microseconds.
     ClientTcpRtt,
     /// The user of HTTP Basic authentication.
     ClientUser,
@@ -88,7 +88,7 @@ pub enum ServerVariable {
     HttpVersion,
     /// The query, without `?`.
     QueryString,
-    /// The size of the request, in bytes, as far as it is read.
+    /// The size of the request, in bytes: of its head as HTTP/1.1 writes it, and of its body if the head says that.
     ReceivedBytes,
     /// The same as the query string.
     RequestQuery,

@@ -133,7 +133,6 @@ impl World {
         }
         let stays: Vec<_> = (0..TARGETS).filter(|_| self.dice.below(3) > 0).collect();
         let stays = if self.dice.below(12) == 0 { Vec::new() } else { stays };
-        self.settings.is_empty = stays.is_empty() && cause == Cause::Configured;
         for (place, target) in &mut self.targets {
             let at = self.now + self.settings.drain;
             let cuts = cause == Cause::Configured;
@@ -307,7 +306,8 @@ impl World {
             }
             Err(fault) => {
                 assert_eq!((stays, &*with_room), (None, &[][..]), "{fault}");
-                let (expected, what) = if allowed.is_empty() && self.settings.is_empty {
+                let is_empty = self.targets.values().all(|target| target.leaving.is_some());
+                let (expected, what) = if is_empty && allowed.is_empty() {
                     (WebFault::NoTarget, "nobody at all")
                 } else if allowed.is_empty() {
                     (WebFault::NoHealthyTarget, "nobody healthy")

@@ -39,15 +39,7 @@ fn of_two_the_one_with_fewer_requests_is_asked() {
 #[test]
 fn an_empty_pool_and_one_without_a_healthy_target_say_so() {
     let now = crate::clock::now();
-    let pool = Pool::new(
-        "p",
-        None,
-        Settings {
-            is_empty: true,
-            ..settings()
-        },
-        now,
-    );
+    let pool = Pool::new("p", None, settings(), now);
     assert_eq!(pool.pick(None, now).unwrap_err(), WebFault::NoTarget);
     let mut rig = Rig::new(&[1], |_| {});
     rig.down(0);
@@ -390,7 +382,6 @@ pub(super) fn settings() -> Settings {
         panic: None,
         ejection: None,
         drain: Duration::from_secs(30),
-        is_empty: false,
         derive: Arc::new(DeriveNothing),
     }
 }

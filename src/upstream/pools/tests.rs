@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
 use tokio::time::sleep;
 
 use super::*;
-use crate::config::web::{Balance, Forward, ForwardAuthentication, Guard, HeaderPolicy, Rule};
+use crate::config::web::{Balance, Forward, ForwardAuthentication, Guard, HeaderPolicy, Rule, UnusualFields};
 use crate::fault::WebFault;
 use crate::upstream::probe::{Reached, Unreached, Way};
 use crate::upstream::resolve::{Answer, Family};
@@ -163,7 +163,7 @@ async fn once_settled_a_good_name_is_a_target() {
     world.pools.settle().await;
     assert_eq!(
         world.pick("shop").unwrap_err(),
-        WebFault::NoHealthyTarget,
+        WebFault::NoTarget,
         "it has been asked for all the same"
     );
 }
@@ -175,7 +175,7 @@ async fn every_address_of_a_name_is_a_target_and_a_change_is_followed_at_expiry(
     world.apply(&shop(&["shop.example"]));
     assert_eq!(
         world.pick("shop").unwrap_err(),
-        WebFault::NoHealthyTarget,
+        WebFault::NoTarget,
         "nobody knows where it is"
     );
     world.run_for(1).await;
@@ -467,5 +467,6 @@ fn rule(action: Action) -> Rule {
         response_headers: HeaderPolicy::default(),
         max_body: None,
         compress: false,
+        unusual_fields: UnusualFields::default(),
     }
 }

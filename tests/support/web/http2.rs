@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use h2::client::SendRequest;
+use h2::client::{ResponseFuture, SendRequest};
 use h2::ext::Protocol;
 use h2::{RecvStream, SendStream};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
@@ -31,8 +31,13 @@ pub struct Http2 {
 impl Http2 {
     /// Connects and agrees on HTTP/2.
     pub fn connect(gateway: &Gateway) -> Self {
+        Self::connect_to(gateway, gateway.address)
+    }
+
+    /// The same at another of its addresses.
+    pub fn connect_to(gateway: &Gateway, address: SocketAddr) -> Self {
         let connector = TlsConnector::from(tls(gateway, &[b"h2"]));
-        Self::over(gateway.address, async |io| {
+        Self::over(address, async |io| {
             let name = ServerName::try_from("localhost").unwrap();
             let io = connector.connect(name, io).await.unwrap();
             assert_eq!(io.get_ref().1.alpn_protocol(), Some(&b"h2"[..]), "HTTP/2 is agreed");
@@ -85,6 +90,20 @@ impl Http2 {
         };
         let within = async { timeout(PATIENCE, exchange).await };
         self.runtime.block_on(within).map_err(io::Error::other)?
+    }
+
+    /// Sends the head of a request; with its end, if `ends`, or else its body is still to come.
+    pub fn begin(&mut self, ask: &Ask, ends: bool) -> Begun<'_> {
+        let beginning = async {
+            let mut send = self.send.clone().ready().await.unwrap();
+            send.send_request(request(ask), ends).unwrap()
+        };
+        let (answer, out) = self.runtime.block_on(beginning);
+        Begun {
+            runtime: &self.runtime,
+            out,
+            answer,
+        }
     }
 
     /// Asks many at one time; the answers stand in the order of the questions.
@@ -152,6 +171,38 @@ impl Http2 {
         };
         let is_open = answer.status == 200;
         (answer, is_open.then_some(duplex))
+    }
+}
+
+/// A request that is on its way.
+pub struct Begun<'a> {
+    runtime: &'a Runtime,
+    out: SendStream<Bytes>,
+    answer: ResponseFuture,
+}
+
+impl<'a> Begun<'a> {
+    /// Sends some of its body.
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.out.send_data(Bytes::copy_from_slice(bytes), false).unwrap();
+    }
+
+    /// Waits for the head of the answer; what is left of both bodies passes by the stream.
+    pub fn answered(self) -> (Answer, Duplex<'a>) {
+        let within = async { timeout(PATIENCE, self.answer).await };
+        let answer = self.runtime.block_on(within).expect("an answer in time").unwrap();
+        let (head, incoming) = answer.into_parts();
+        let answer = Answer {
+            status: head.status.as_u16(),
+            head: listed(&head.headers),
+            ..Answer::default()
+        };
+        let duplex = Duplex {
+            runtime: self.runtime,
+            out: self.out,
+            incoming,
+        };
+        (answer, duplex)
     }
 }
 
@@ -229,7 +280,7 @@ fn listed(map: &HeaderMap) -> Vec<(String, String)> {
         .collect()
 }
 
-async fn receive(mut answer: h2::client::ResponseFuture) -> io::Result<Answer> {
+async fn receive(mut answer: ResponseFuture) -> io::Result<Answer> {
     let mut informed = Vec::new();
     let answered: Response<RecvStream> = std::future::poll_fn(|cx| {
         while let Poll::Ready(Some(Ok(head))) = answer.poll_informational(cx) {
