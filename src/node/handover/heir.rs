@@ -70,56 +70,32 @@ impl Heir {
         let mut sockets: HashMap<SocketFacts, OwnedFd> = HashMap::new();
         let mut ways_back: HashMap<SocketFacts, OwnedFd> = HashMap::new();
         loop {
-            match line.receive(ANSWER)? {
-                Message::Sockets { sockets: facts } => {
-                    let descriptors = line.take_descriptors(facts.len()).ok_or_else(out_of_turn)?;
-                    sockets.extend(facts.into_iter().zip(descriptors));
-                }
-                Message::WaysBack { sockets: facts } => {
-                    let descriptors = line.take_descriptors(facts.len()).ok_or_else(out_of_turn)?;
-                    ways_back.extend(facts.into_iter().zip(descriptors));
-                }
-                Message::Identity {
-                    node,
-                    keys,
-                    recognition,
-                    kin,
-                    generation,
-                    ..
-                } => {
-                    let descriptors = (sockets, ways_back);
-                    let keys = (keys, generation.wrapping_add(1));
-                    return Ok(Some(Self {
-                        line,
-                        inheritance: Inheritance::new(keys, descriptors, node, recognition),
-                        predecessor: kin,
-                        parent,
-                    }));
-                }
-                Message::Hello { .. }
-                | Message::Flows { .. }
-                | Message::Grants { .. }
-                | Message::Sessions { .. }
-                | Message::Throttle { .. }
-                | Message::Tunnels { .. }
-                | Message::Whole { .. }
-                | Message::Ready { .. }
-                | Message::Refused { .. }
-                | Message::Held { .. }
-                | Message::Take { .. }
-                | Message::Installed { .. }
-                | Message::Go { .. }
-                | Message::Serving { .. }
-                | Message::Ended { .. }
-                | Message::Active { .. }
-                | Message::Open { .. }
-                | Message::TunnelGone { .. }
-                | Message::Listen { .. }
-                | Message::Listened { .. }
-                | Message::Unlisten { .. }
-                | Message::Replaced { .. }
-                | Message::PassedOn { .. }
-                | Message::Unknown => return Err(out_of_turn()),
+            let message = line.receive(ANSWER)?;
+            if let Message::Sockets { sockets: facts } = message {
+                let descriptors = line.take_descriptors(facts.len()).ok_or_else(out_of_turn)?;
+                sockets.extend(facts.into_iter().zip(descriptors));
+            } else if let Message::WaysBack { sockets: facts } = message {
+                let descriptors = line.take_descriptors(facts.len()).ok_or_else(out_of_turn)?;
+                ways_back.extend(facts.into_iter().zip(descriptors));
+            } else if let Message::Identity {
+                node,
+                keys,
+                recognition,
+                kin,
+                generation,
+                ..
+            } = message
+            {
+                let descriptors = (sockets, ways_back);
+                let keys = (keys, generation.wrapping_add(1));
+                return Ok(Some(Self {
+                    line,
+                    inheritance: Inheritance::new(keys, descriptors, node, recognition),
+                    predecessor: kin,
+                    parent,
+                }));
+            } else {
+                return Err(out_of_turn());
             }
         }
     }
@@ -220,50 +196,33 @@ impl Heir {
         control.read_again(&gateway.plan().config).map_err(StartFault::from)?;
         let (mut sessions, mut tunnels, mut restored) = (Vec::new(), Vec::new(), 0);
         loop {
-            match self.line.receive(ANSWER)? {
-                Message::Grants { grants } => restored += gateway.grants().restore(&grants, taken, clock::now()),
-                Message::Sessions { sessions: some } => sessions.extend(some),
-                Message::Flows { news } => gateway.flows().note(news, clock::now()),
-                Message::Throttle { throttle } => control.restore_throttle(&throttle, taken),
-                Message::Tunnels { sessions } => {
-                    tunnels.extend(sessions.iter().filter_map(|id| id.parse::<SessionId>().ok()));
+            let message = self.line.receive(ANSWER)?;
+            if let Message::Grants { grants } = message {
+                restored += gateway.grants().restore(&grants, taken, clock::now());
+            } else if let Message::Sessions { sessions: some } = message {
+                sessions.extend(some);
+            } else if let Message::Flows { news } = message {
+                gateway.flows().note(news, clock::now());
+            } else if let Message::Throttle { throttle } = message {
+                control.restore_throttle(&throttle, taken);
+            } else if let Message::Tunnels { sessions } = message {
+                tunnels.extend(sessions.iter().filter_map(|id| id.parse::<SessionId>().ok()));
+            } else if let Message::Whole { grants, quiesced } = message {
+                control.restore(sessions, taken);
+                control.end_strangers();
+                gateway.lifecycle().serve();
+                if let Some(age) = quiesced {
+                    let since = taken.checked_sub(Duration::from_millis(age)).unwrap_or(taken);
+                    gateway.lifecycle().set_quiesced(true, since);
                 }
-                Message::Whole { grants, quiesced } => {
-                    control.restore(sessions, taken);
-                    control.end_strangers();
-                    gateway.lifecycle().serve();
-                    if let Some(age) = quiesced {
-                        let since = taken.checked_sub(Duration::from_millis(age)).unwrap_or(taken);
-                        gateway.lifecycle().set_quiesced(true, since);
-                    }
-                    tracing::info!(
-                        sessions = restored,
-                        left_out = grants - restored.min(grants),
-                        "sessions taken over"
-                    );
-                    return Ok(tunnels);
-                }
-                Message::Hello { .. }
-                | Message::Sockets { .. }
-                | Message::WaysBack { .. }
-                | Message::Identity { .. }
-                | Message::Ready { .. }
-                | Message::Refused { .. }
-                | Message::Held { .. }
-                | Message::Take { .. }
-                | Message::Installed { .. }
-                | Message::Go { .. }
-                | Message::Serving { .. }
-                | Message::Ended { .. }
-                | Message::Active { .. }
-                | Message::Open { .. }
-                | Message::TunnelGone { .. }
-                | Message::Listen { .. }
-                | Message::Listened { .. }
-                | Message::Unlisten { .. }
-                | Message::Replaced { .. }
-                | Message::PassedOn { .. }
-                | Message::Unknown => return Err(out_of_turn()),
+                tracing::info!(
+                    sessions = restored,
+                    left_out = grants - restored.min(grants),
+                    "sessions taken over"
+                );
+                return Ok(tunnels);
+            } else {
+                return Err(out_of_turn());
             }
         }
     }
