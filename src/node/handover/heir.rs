@@ -1,6 +1,6 @@
 //! The side that takes over.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -10,10 +10,11 @@ use std::time::Duration;
 use rustix::process::{Pid, getppid};
 use tokio::task::spawn_blocking;
 
+use super::health::Unhealthy;
 use super::inheritance::Inheritance;
 use super::line::{Line, LineFault};
 use super::link::Link;
-use super::message::{Message, SocketFacts, VERSION};
+use super::message::{Message, PoolFacts, SocketFacts, VERSION};
 use super::other::Other;
 use super::{ENVIRONMENT, Kin};
 use crate::clock;
@@ -28,6 +29,8 @@ use crate::types::SessionId;
 pub struct Heir {
     line: Line,
     inheritance: Inheritance,
+    /// Pools that have a healthy target in the other process.
+    healthy: BTreeSet<PoolFacts>,
     /// Where connections are carried back.
     predecessor: PathBuf,
     parent: Option<Pid>,
@@ -42,6 +45,9 @@ pub enum HeirFault {
     /// This one.
     #[error(transparent)]
     Start(#[from] StartFault),
+    /// This one has everything, and would not serve.
+    #[error("not healthy: {0}")]
+    Unhealthy(#[from] Unhealthy),
 }
 
 impl From<LineFault> for HeirFault {
@@ -83,6 +89,7 @@ impl Heir {
                 recognition,
                 kin,
                 generation,
+                healthy,
                 ..
             } = message
             {
@@ -91,6 +98,7 @@ impl Heir {
                 return Ok(Some(Self {
                     line,
                     inheritance: Inheritance::new(keys, descriptors, node, recognition),
+                    healthy,
                     predecessor: kin,
                     parent,
                 }));
@@ -122,6 +130,10 @@ impl Heir {
             }
         };
         prepared.warm_up();
+        if let Err(fault) = prepared.prove_healthy(&self.healthy) {
+            self.refuse(&format!("it is not healthy: {fault}"));
+            return Err(fault.into());
+        }
         self.line.send(&Message::Ready {})?;
         self.expect(&Message::Held {}, WAITING)?;
         // Spans are counted from a moment before the snapshot, so that nothing lasts longer than it would have.
@@ -210,7 +222,6 @@ impl Heir {
             } else if let Message::Whole { grants, quiesced } = message {
                 control.restore(sessions, taken);
                 control.end_strangers();
-                gateway.lifecycle().serve();
                 if let Some(age) = quiesced {
                     let since = taken.checked_sub(Duration::from_millis(age)).unwrap_or(taken);
                     gateway.lifecycle().set_quiesced(true, since);

@@ -4,6 +4,7 @@
 //! that it does not know is passed over, a field that it does not know is not read, and one that is missing has the value
 //! that it had before it was thought of. Lists that grow with the sessions are cut into several messages.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -59,6 +60,9 @@ pub enum Message {
         /// Its generation; that of the new one is the next.
         #[serde(default)]
         generation: u8,
+        /// Pools that have a healthy target.
+        #[serde(default)]
+        healthy: BTreeSet<PoolFacts>,
     },
     /// New: everything is loaded.
     Ready {},
@@ -181,6 +185,15 @@ pub struct SocketFacts {
     /// What it is for.
     #[serde(rename = "use")]
     pub use_: SocketUse,
+}
+
+/// A pool of targets, as one backend speaks to it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct PoolFacts {
+    /// Its name.
+    pub pool: String,
+    /// The backend's name; `None` is the default one.
+    pub backend: Option<String>,
 }
 
 /// What a listening socket is for.

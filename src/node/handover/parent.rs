@@ -1,5 +1,6 @@
 //! The side that hands over.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
@@ -17,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::inheritance::fingerprint;
 use super::line::{Line, LineFault, TOGETHER};
 use super::link::{End, Link};
-use super::message::{BATCH, Decoder, Keys, Message, SocketFacts, VERSION};
+use super::message::{BATCH, Decoder, Keys, Message, PoolFacts, SocketFacts, VERSION};
 use super::other::Other;
 use super::{After, ENVIRONMENT, Node};
 use crate::admin::{Admin, AdminFault, Ports};
@@ -28,6 +29,7 @@ use crate::gateway::lifecycle::State;
 use crate::grant::HearsOfEnds;
 use crate::node::{A_MOMENT, systemd};
 use crate::types::SessionId;
+use crate::upstream::{Census, Condition};
 
 /// Why a process goes on by itself.
 #[derive(Debug, thiserror::Error)]
@@ -178,6 +180,7 @@ impl Node {
                 recognition: fingerprint(&plan.config),
                 kin,
                 generation: self.ids.generation(),
+                healthy: self.healthy_pools(),
             }
         };
         let sent = spawn_blocking(move || {
@@ -193,6 +196,17 @@ impl Node {
             Ok::<_, LineFault>(line)
         });
         Ok(sent.await.map_err(|_| LineFault::Closed)??)
+    }
+
+    /// The pools that have a target which does what its probe asks.
+    fn healthy_pools(&self) -> BTreeSet<PoolFacts> {
+        let pools = self.gateway.publisher().census(clock::now()).into_iter();
+        let healthy = pools.filter(|pool| {
+            let mut kinds = pool.by_condition.iter();
+            kinds.any(|(condition, count)| *condition == Condition::Healthy && *count > 0)
+        });
+        let facts = healthy.map(|Census { pool, backend, .. }| PoolFacts { pool, backend });
+        facts.collect()
     }
 
     /// What goes along, and the sessions whose tunnels stay here.
