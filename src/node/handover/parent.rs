@@ -146,7 +146,8 @@ impl Node {
         let line = serving.map_err(|fault| HandoverFault::NotServing(fault.to_string()))?;
 
         let not_accepting = clock::now().saturating_duration_since(since);
-        tracing::info!(not_accepting_ms = not_accepting.as_millis(), "the new process serves");
+        let not_accepting_ms = u64::try_from(not_accepting.as_millis()).unwrap_or(u64::MAX);
+        tracing::info!(not_accepting_ms, "the new process serves");
         pause.is_over = true;
         self.gateway.kinship().hand_over_to(successor);
         drop(turn);
