@@ -458,8 +458,8 @@ impl Gateway {
     }
 
     /// Ends a session for the operator; `false` if there is none.
-    pub fn kill(&self, session: SessionId) -> bool {
-        let killed = self.grants.revoke(session, CloseReason::Killed);
+    pub async fn kill(&self, session: SessionId) -> bool {
+        let killed = self.grants.revoke_aside(session, CloseReason::Killed).await;
         if killed {
             self.control.forget(session);
             tracing::info!(%session, reason = CloseReason::Killed.code(), "session closed by the operator");

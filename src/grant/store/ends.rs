@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
+use tokio::task::spawn_blocking;
 use zeroize::Zeroize;
 
 use super::{Entry, Store};
@@ -49,6 +50,23 @@ impl Store {
     pub fn revoke(&self, id: SessionId, reason: CloseReason) -> bool {
         self.get(id)
             .is_some_and(|grant| !self.end(vec![(grant, reason)]).is_empty())
+    }
+
+    /// Ends the grant `id` on a thread that may wait: whoever keeps grants writes the end to a disk first. `false` if there is
+    /// none.
+    ///
+    /// Cancel-safe in that the grant ends also if nobody waits any more.
+    pub async fn revoke_aside(self: &Arc<Self>, id: SessionId, reason: CloseReason) -> bool {
+        let store = self.clone();
+        let revoked = spawn_blocking(move || store.revoke(id, reason)).await;
+        debug_assert!(revoked.is_ok(), "an end does not panic");
+        revoked.unwrap_or(false)
+    }
+
+    /// Ends grants together that have ended in another process of the node; those that it has ended.
+    pub fn follow(&self, ends: impl Iterator<Item = (SessionId, CloseReason)>) -> Vec<(Arc<Grant>, CloseReason)> {
+        let known = ends.filter_map(|(id, reason)| Some((self.get(id)?, reason)));
+        self.end(known.collect())
     }
 
     /// Ends all grants of `user`; how many there were.

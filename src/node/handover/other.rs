@@ -98,7 +98,7 @@ impl Other {
 
     /// Hears the other process until the link ends.
     pub(super) async fn hear(self: &Arc<Self>, decoder: Decoder) -> End {
-        let end = self.link.run(decoder, |message| self.handle(message)).await;
+        let end = self.link.run(decoder, |come| self.handle_all(come)).await;
         for gone in std::mem::take(&mut *self.tunnels.lock()).into_values() {
             gone.cancel();
         }
@@ -150,9 +150,20 @@ impl Other {
         }
     }
 
+    fn handle_all(self: &Arc<Self>, come: Vec<Message>) {
+        let mut ends = Vec::new();
+        for message in come {
+            if let Message::Ended { session, reason } = message {
+                ends.push((session, reason));
+            } else {
+                self.handle(message);
+            }
+        }
+        self.end(&ends);
+    }
+
     fn handle(self: &Arc<Self>, message: Message) {
         match message {
-            Message::Ended { session, reason } => self.end(&session, &reason),
             Message::Active { sessions } => self.note_activity(&sessions),
             Message::Open { connections } => self.gateway.caps().set_before(connections),
             Message::TunnelGone { session } => {
@@ -208,18 +219,21 @@ impl Other {
             | Message::Installed { .. }
             | Message::Go {}
             | Message::Serving {}
+            | Message::Ended { .. }
             | Message::Unknown => {}
         }
     }
 
-    fn end(&self, session: &str, reason: &str) {
-        let Ok(id) = session.parse() else { return };
-        let known = CloseReason::ALL.into_iter().find(|known| known.code() == reason);
-        let reason = known.unwrap_or(CloseReason::Killed);
-        if self.gateway.grants().revoke(id, reason) {
-            self.gateway.control_channel().forget(id);
+    /// Ends together what has ended together in the other process, at the cost of one wait for a disk.
+    fn end(&self, ends: &[(String, String)]) {
+        let ends = ends.iter().filter_map(|(session, reason)| {
+            let known = CloseReason::ALL.into_iter().find(|known| known.code() == reason);
+            Some((session.parse().ok()?, known.unwrap_or(CloseReason::Killed)))
+        });
+        for (grant, reason) in self.gateway.grants().follow(ends) {
+            self.gateway.control_channel().forget(grant.id());
             tracing::info!(
-                session,
+                session = %grant.id(),
                 reason = reason.code(),
                 "session closed by the other process of this node"
             );
