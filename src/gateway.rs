@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use arc_swap::{ArcSwap, Guard};
@@ -24,7 +25,7 @@ use crate::fleet;
 use crate::grant::{Denied, Granted, Secondary, Store};
 use crate::inspect::{self, Rejected};
 use crate::listen::{Accepted, Caps, Facts, Incoming, Permit};
-use crate::observe::{self, Kind, Refused};
+use crate::observe::{self, Kind, Refused, Tally};
 use crate::publish::Publisher;
 use crate::route::{self, Routed, Unrouted};
 use crate::secure::{self, Secured, TlsFacts};
@@ -455,6 +456,24 @@ impl Gateway {
     /// The connections' counts and limits.
     pub fn caps(&self) -> &Arc<Caps> {
         &self.caps
+    }
+
+    /// How far the counts are that only grow.
+    pub fn tally(&self) -> Tally {
+        let mut tally = Tally::default();
+        self.each_count(|of, count| tally.note(of, count));
+        tally
+    }
+
+    /// Goes on with what another process of the node has counted.
+    pub fn count_in(&self, tally: &Tally) {
+        self.each_count(|of, count| tally.add_to(of, count));
+    }
+
+    fn each_count(&self, mut visit: impl FnMut(&[&str], &AtomicU64)) {
+        self.grants.watch().counters().each(&mut visit);
+        self.caps.each_count(&mut visit);
+        self.publisher.each_count(&mut visit);
     }
 
     /// Ends a session for the operator; `false` if there is none.

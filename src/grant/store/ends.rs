@@ -63,10 +63,10 @@ impl Store {
         revoked.unwrap_or(false)
     }
 
-    /// Ends grants together that have ended in another process of the node; those that it has ended.
+    /// Ends grants that have ended in another process of the node and were counted there; those that it has ended.
     pub fn follow(&self, ends: impl Iterator<Item = (SessionId, CloseReason)>) -> Vec<(Arc<Grant>, CloseReason)> {
         let known = ends.filter_map(|(id, reason)| Some((self.get(id)?, reason)));
-        self.end(known.collect())
+        self.end_uncounted(known.collect())
     }
 
     /// Ends all grants of `user`; how many there were.
@@ -104,9 +104,18 @@ impl Store {
         }
     }
 
-    /// Ends grants, each once; those that it has ended. Whoever keeps them is told of all at once, and first: if this
-    /// process ends in the middle, it has ended more than anybody knows of, never less.
-    fn end(&self, mut ends: Vec<(Arc<Grant>, CloseReason)>) -> Vec<(Arc<Grant>, CloseReason)> {
+    /// Ends grants, each once; those that it has ended.
+    fn end(&self, ends: Vec<(Arc<Grant>, CloseReason)>) -> Vec<(Arc<Grant>, CloseReason)> {
+        let ended = self.end_uncounted(ends);
+        for (_, reason) in &ended {
+            self.watch.session_ended(*reason);
+        }
+        ended
+    }
+
+    /// The same without counting them. Whoever keeps them is told of all at once, and first: if this process ends in the
+    /// middle, it has ended more than anybody knows of, never less.
+    fn end_uncounted(&self, mut ends: Vec<(Arc<Grant>, CloseReason)>) -> Vec<(Arc<Grant>, CloseReason)> {
         ends.retain(|(grant, _)| grant.revocation().is_none());
         if ends.is_empty() {
             return ends;
@@ -157,7 +166,7 @@ impl Store {
             sessions.remove(&grant.id);
         }
         grant.revoked.cancel();
-        self.watch.session_ended(grant.id, reason);
+        self.watch.session_gone(grant.id);
     }
 
     fn arm_again(&self, grant: &Grant, now: Instant) {

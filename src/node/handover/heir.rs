@@ -217,6 +217,8 @@ impl Heir {
                 gateway.flows().note(news, clock::now());
             } else if let Message::Throttle { throttle } = message {
                 control.restore_throttle(&throttle, taken);
+            } else if let Message::Counts { counts } = message {
+                gateway.count_in(&counts);
             } else if let Message::Tunnels { sessions } = message {
                 tunnels.extend(sessions.iter().filter_map(|id| id.parse::<SessionId>().ok()));
             } else if let Message::Whole { grants, quiesced } = message {

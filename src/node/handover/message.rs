@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::authenticate::ThrottleSnapshot;
 use crate::control::snapshot::SessionSnapshot;
 use crate::grant::{GrantSnapshot, Randomness as _, RouteSnapshot, SystemRandomness};
+use crate::observe::Tally;
 use crate::secure::TicketKey;
 use crate::tunnel::flow::News;
 use crate::tunnel::https::ListenFault;
@@ -99,6 +100,11 @@ pub enum Message {
     Flows {
         /// At most [`BATCH`].
         news: Vec<News>,
+    },
+    /// Old: what was counted there; later, what more was.
+    Counts {
+        /// At most [`COUNTS`].
+        counts: Tally,
     },
     /// Old: that was all.
     Whole {
@@ -309,6 +315,8 @@ pub struct Garbled;
 
 /// Items of a list in one message.
 pub const BATCH: usize = 128;
+/// Counts in one message.
+pub const COUNTS: usize = 10_000;
 /// The longest message: a batch of grants with as many routes as they may have.
 pub const LONGEST: usize = 16 * 1024 * 1024;
 const LENGTH: usize = 4;

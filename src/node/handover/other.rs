@@ -14,12 +14,13 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::link::{End, Link};
-use super::message::{Activity, BATCH, Decoder, Message};
+use super::message::{Activity, BATCH, COUNTS, Decoder, Message};
 use crate::clock;
 use crate::fault::CloseReason;
 use crate::gateway::Gateway;
 use crate::grant::{Grant, RouteSnapshot};
 use crate::node::workers::Tasks;
+use crate::observe::Tally;
 use crate::tunnel::https::{Asked, Elsewhere, ListenFault};
 use crate::types::SessionId;
 
@@ -33,6 +34,8 @@ pub(super) struct Other {
     questions: Mutex<HashMap<u64, oneshot::Sender<Result<u16, ListenFault>>>>,
     question: AtomicU64,
     passed_on: AtomicBool,
+    /// What the other process knows of the counts here.
+    told_counts: Mutex<Tally>,
 }
 
 impl Other {
@@ -45,7 +48,13 @@ impl Other {
             questions: Mutex::default(),
             question: AtomicU64::new(0),
             passed_on: AtomicBool::new(false),
+            told_counts: Mutex::default(),
         })
+    }
+
+    /// Notes what the other process knows of the counts here.
+    pub(super) fn note_counts(&self, told: Tally) {
+        *self.told_counts.lock() = told;
     }
 
     /// Keeps the places of tunnels of the other process, and passes on what is asked of them.
@@ -111,13 +120,14 @@ impl Other {
         self.passed_on.load(Ordering::Acquire)
     }
 
-    /// Tells the other process what happens here to sessions that are its as well, and of `tunnels` that have ended, until
-    /// it is dropped.
+    /// Tells the other process what happens here to sessions that are its as well, of `tunnels` that have ended, and what is
+    /// counted, until it is dropped.
     pub(super) async fn report(&self, mut tunnels: Vec<SessionId>) {
         let mut ticks = interval(REPORT);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut told = HashMap::new();
         let mut told_open = None;
+        let mut counts_due = clock::now();
         loop {
             ticks.tick().await;
             let connections = self.gateway.caps().of_the_node();
@@ -137,6 +147,10 @@ impl Other {
                 continue;
             }
             let now = clock::now();
+            if now >= counts_due {
+                counts_due = now + COUNTING;
+                self.tell_counts();
+            }
             let grants = self.gateway.grants().list();
             let used: Vec<_> = grants
                 .iter()
@@ -148,6 +162,16 @@ impl Other {
             }
             told.retain(|session, _| self.gateway.grants().get(*session).is_some());
         }
+    }
+
+    /// Tells the other process what was counted here since it was told last.
+    pub(super) fn tell_counts(&self) {
+        let mut told = self.told_counts.lock();
+        let counted = self.gateway.tally();
+        for counts in counted.since(&told).into_parts(COUNTS) {
+            self.link.say(&Message::Counts { counts });
+        }
+        *told = counted;
     }
 
     fn handle_all(self: &Arc<Self>, come: Vec<Message>) {
@@ -198,6 +222,7 @@ impl Other {
                     tunnel.replace();
                 }
             }
+            Message::Counts { counts } => self.gateway.count_in(&counts),
             Message::Flows { news } => self.gateway.flows().note(news, clock::now()),
             Message::PassedOn {} => {
                 self.passed_on.store(true, Ordering::Release);
@@ -296,5 +321,7 @@ fn news_of(grant: &Grant, told: &mut HashMap<SessionId, Told>, now: Instant) -> 
     })
 }
 
+/// How often the other process is told what was counted.
+const COUNTING: Duration = Duration::from_secs(5);
 /// How often the other process is told of what can wait.
 const REPORT: Duration = Duration::from_millis(500);

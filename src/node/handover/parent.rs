@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::inheritance::fingerprint;
 use super::line::{Line, LineFault, TOGETHER};
 use super::link::{End, Link};
-use super::message::{BATCH, Decoder, Keys, Message, PoolFacts, SocketFacts, VERSION};
+use super::message::{BATCH, COUNTS, Decoder, Keys, Message, PoolFacts, SocketFacts, VERSION};
 use super::other::Other;
 use super::{After, ENVIRONMENT, Node};
 use crate::admin::{Admin, AdminFault, Ports};
@@ -28,6 +28,7 @@ use crate::fault::CloseReason;
 use crate::gateway::lifecycle::State;
 use crate::grant::HearsOfEnds;
 use crate::node::{A_MOMENT, systemd};
+use crate::observe::Tally;
 use crate::types::SessionId;
 use crate::upstream::{Census, Condition};
 
@@ -133,7 +134,7 @@ impl Node {
         pause.link = Some(link.clone());
         let line = say(line, vec![Message::Held {}]).await?;
         let line = expect(line, ANSWER, &Message::Take {}).await?;
-        let (tunnels, snapshot) = self.snapshot(&link);
+        let (tunnels, counted, snapshot) = self.snapshot(&link);
         let line = say(line, snapshot).await?;
         let (line, successor) = match hear(line, ANSWER).await? {
             (line, Message::Installed { kin }) => (line, kin),
@@ -155,7 +156,7 @@ impl Node {
         // Cannot fail for a socket; a link that blocks is found broken.
         let _ = stream.set_nonblocking(true);
         link.uncork();
-        self.leave(heir, link, decoder, tunnels);
+        self.leave(heir, link, decoder, (tunnels, counted));
         Ok(())
     }
 
@@ -210,8 +211,8 @@ impl Node {
         facts.collect()
     }
 
-    /// What goes along, and the sessions whose tunnels stay here.
-    fn snapshot(&self, link: &Arc<Link>) -> (Vec<SessionId>, Vec<Message>) {
+    /// What goes along; and of that the sessions whose tunnels stay here, and the counts.
+    fn snapshot(&self, link: &Arc<Link>) -> (Vec<SessionId>, Tally, Vec<Message>) {
         let now = clock::now();
         let gateway = &self.gateway;
         let tunnels = gateway.tunnels().sessions();
@@ -233,16 +234,25 @@ impl Node {
         }));
         let flows = gateway.flows().tell_of_flows(link.clone(), now);
         messages.extend(flows.chunks(BATCH).map(|some| Message::Flows { news: some.to_vec() }));
+        let counted = gateway.tally();
+        let parts = counted.clone().into_parts(COUNTS).into_iter();
+        messages.extend(parts.map(|counts| Message::Counts { counts }));
         messages.push(Message::Whole {
             grants: grants.len(),
             quiesced: (gateway.lifecycle().quiesced_since())
                 .map(|since| u64::try_from(now.saturating_duration_since(since).as_millis()).unwrap_or(u64::MAX)),
         });
-        (tunnels, messages)
+        (tunnels, counted, messages)
     }
 
     /// Takes leave of what belongs to the new process, and keeps in touch with it.
-    fn leave(&self, heir: &mut Started, link: Arc<Link>, decoder: Decoder, tunnels: Vec<SessionId>) {
+    fn leave(
+        &self,
+        heir: &mut Started,
+        link: Arc<Link>,
+        decoder: Decoder,
+        (tunnels, counted): (Vec<SessionId>, Tally),
+    ) {
         self.led.store(true, Ordering::Release);
         if let Some(journal) = self.keeping.lock().journal() {
             // One of the other process stands beside it.
@@ -268,6 +278,7 @@ impl Node {
             });
         }
         let other = Other::new(self.gateway.clone(), link, self.workers.tasks().clone());
+        other.note_counts(counted);
         let (gateway, led, child) = (self.gateway.clone(), self.led.clone(), heir.release());
         let stopping = self.stopping.clone();
         self.workers.tasks().spawn(async move {
@@ -275,7 +286,7 @@ impl Node {
                 end = other.hear(decoder) => end,
                 () = other.report(tunnels) => End::Broken,
                 () = parted.cancelled() => return,
-                () = stopping.cancelled() => return,
+                () = stopping.cancelled() => return other.tell_counts(),
             };
             if is_gone(child, end).await && !other.has_passed_on() {
                 // Everything that it has ended was heard. Nobody else looks after the times of the sessions.
