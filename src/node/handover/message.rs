@@ -227,7 +227,7 @@ pub struct Keys {
     pub affinity: Octets32,
     /// What clients are told as the broker's identity.
     pub guid: String,
-    /// Of QUIC's connection ids.
+    /// Of QUIC's connection ids, and the tokens with which clients prove their address.
     #[serde(default = "draw")]
     pub quic: Octets32,
     /// Of session tickets, the current one first.
