@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use arc_swap::{ArcSwap, Guard};
@@ -24,7 +25,7 @@ use crate::fleet;
 use crate::grant::{Denied, Granted, Secondary, Store};
 use crate::inspect::{self, Rejected};
 use crate::listen::{Accepted, Caps, Facts, Incoming, Permit};
-use crate::observe::{self, Kind, Refused};
+use crate::observe::{self, Kind, Refused, Tally};
 use crate::publish::Publisher;
 use crate::route::{self, Routed, Unrouted};
 use crate::secure::{self, Secured, TlsFacts};
@@ -460,9 +461,27 @@ impl Gateway {
         &self.caps
     }
 
+    /// How far the counts are that only grow.
+    pub fn tally(&self) -> Tally {
+        let mut tally = Tally::default();
+        self.each_count(|of, count| tally.note(of, count));
+        tally
+    }
+
+    /// Goes on with what another process of the node has counted.
+    pub fn count_in(&self, tally: &Tally) {
+        self.each_count(|of, count| tally.add_to(of, count));
+    }
+
+    fn each_count(&self, mut visit: impl FnMut(&[&str], &AtomicU64)) {
+        self.grants.watch().counters().each(&mut visit);
+        self.caps.each_count(&mut visit);
+        self.publisher.each_count(&mut visit);
+    }
+
     /// Ends a session for the operator; `false` if there is none.
-    pub fn kill(&self, session: SessionId) -> bool {
-        let killed = self.grants.revoke(session, CloseReason::Killed);
+    pub async fn kill(&self, session: SessionId) -> bool {
+        let killed = self.grants.revoke_aside(session, CloseReason::Killed).await;
         if killed {
             self.control.forget(session);
             tracing::info!(%session, reason = CloseReason::Killed.code(), "session closed by the operator");

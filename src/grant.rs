@@ -558,6 +558,32 @@ mod tests {
         store.check_invariants();
     }
 
+    /// A disk that is busy until another task has had its turn.
+    struct Disk(Mutex<std::sync::mpsc::Receiver<()>>);
+
+    impl HearsOfEnds for Disk {
+        fn ended(&self, _: &[(SessionId, CloseReason)]) {
+            let free = self.0.lock().recv_timeout(Duration::from_secs(20));
+            free.expect("others go on meanwhile");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_end_that_waits_for_a_disk_keeps_no_worker() {
+        let (store, grant) = store_with_grant(crate::clock::now());
+        let store = Arc::new(store);
+        let (free, busy) = std::sync::mpsc::sync_channel(1);
+        let disk: Arc<dyn HearsOfEnds> = Arc::new(Disk(busy.into()));
+        store.tell_of_ends(&disk);
+        let ending = store.revoke_aside(grant.id(), CloseReason::Logout);
+        let others = async {
+            assert!(grant.revocation().is_none(), "it ends once that is written");
+            free.send(()).unwrap();
+        };
+        let (ended, ()) = tokio::join!(ending, others);
+        assert!(ended && grant.revocation().is_some());
+    }
+
     #[test]
     fn port_names_fit_the_tunnels_messages() {
         for protocol in Protocol::ALL {

@@ -19,12 +19,14 @@ mod counters;
 pub mod diagnosis;
 pub mod exposition;
 mod places;
+mod tally;
 pub mod traffic;
 mod watch;
 
 pub use counters::{Aside, Counters, Kind};
 pub use diagnosis::{Cause, Finding};
 pub use places::Places;
+pub use tally::Tally;
 pub use watch::{Arrival, Refused, Watch};
 
 /// The running log: its level can be changed while it runs, its form cannot.

@@ -9,6 +9,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -181,6 +182,13 @@ impl Publisher {
     /// The access log.
     pub fn access_log(&self) -> &AccessLog {
         &self.access_log
+    }
+
+    /// Visits every count that only grows, with the words and names for it.
+    pub fn each_count(&self, mut visit: impl FnMut(&[&str], &AtomicU64)) {
+        self.traffic.each(&mut visit);
+        self.passages.each(&mut visit);
+        visit(&["access log"], self.access_log.dropped_count());
     }
 
     /// How many targets each pool has in which condition.

@@ -10,7 +10,7 @@
 mod support;
 
 use std::fs;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
@@ -27,6 +27,7 @@ use portcullis::node::handover::message::{Decoder, Message, VERSION};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use serde_json::Value;
 use support::client::{echo, launch, open_tunnel, sign_in};
+use support::heir::{upgrade, upgrade_to};
 use support::raw::{self, read_head};
 use support::{Gateway, PATIENCE, Setup, Target, portcullis};
 use tempfile::TempDir;
@@ -353,6 +354,63 @@ fn programs_that_crash_hang_refuse_or_are_not_sound_fail_nobody_and_say_why() {
         });
     }
     assert!(load.end() > 100, "the load was one");
+}
+
+#[test]
+fn a_program_whose_health_check_fails_leaves_the_old_process_serving_and_says_why() {
+    let is_well = Arc::new(AtomicBool::new(true));
+    let answers = is_well.clone();
+    let shop = Target::new(move |mut stream| {
+        let mut head = Vec::new();
+        let mut byte = [0];
+        while !head.ends_with(b"\r\n\r\n") && matches!(stream.read(&mut byte), Ok(1)) {
+            head.push(byte[0]);
+        }
+        let is_probe = head.starts_with(b"GET /probe ");
+        let status = if is_probe && !answers.load(Ordering::SeqCst) {
+            "503 Gone"
+        } else {
+            "200 OK"
+        };
+        let _ = write!(
+            stream,
+            "HTTP/1.1 {status}\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok"
+        );
+    });
+    let setup = under_load().section(&format!(
+        "[probe.slow]\npath = \"/probe\"\ninterval = \"60 s\"\ntimeout = \"1 s\"\nthreshold = 1\n\
+         [pool.shop]\ntargets = [\"{}\"]\n[backend.shop]\nprobe = \"slow\"\n\
+         [rule.shop]\nhosts = [\"gw.test\"]\npriority = 10\npool = \"shop\"\nbackend = \"shop\"\n",
+        shop.address
+    ));
+    let gateway = Gateway::start(&setup);
+    gateway.wait_for("the first probe", |line| line["message"] == "a target is healthy");
+    let load = Load::on(&gateway);
+    let own = PathBuf::from(env!("CARGO_BIN_EXE_portcullis"));
+    let fails = |binary: &Path, words: &str| {
+        let upgrade = upgrade_to(&gateway, binary);
+        let told = String::from_utf8(upgrade.stderr).unwrap();
+        assert_eq!(upgrade.status.code(), Some(1), "{told}");
+        let goes_on = told.contains("the running process goes on") && told.contains("it is not healthy");
+        assert!(goes_on && told.contains(words), "{told}");
+        gateway.wait_for("a clear line", |line| {
+            let message = line["message"].as_str().unwrap_or_default();
+            message.starts_with("not handed over, this process goes on") && message.contains(words)
+        });
+    };
+    // What the old process reaches, the new one does not.
+    is_well.store(false, Ordering::SeqCst);
+    fails(&own, "pool.shop: none of its targets is healthy");
+    is_well.store(true, Ordering::SeqCst);
+
+    // It loads everything, and has no descriptors left for clients.
+    let starved = gateway.folder().join("starved");
+    let text = format!("#!/bin/sh\nulimit -n 60\nexec '{}' \"$@\"\n", own.display());
+    fs::write(&starved, text).unwrap();
+    fs::set_permissions(&starved, fs::Permissions::from_mode(0o700)).unwrap();
+    fails(&starved, "Too many open files");
+    assert!(load.end() > 100, "the load was one");
+    drop(upgrade(&gateway));
 }
 
 #[tokio::test(flavor = "multi_thread")]

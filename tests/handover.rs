@@ -8,7 +8,7 @@
 mod support;
 
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
@@ -455,6 +455,60 @@ fn a_client_takes_its_session_of_tls_up_again_in_the_new_process() {
     assert_eq!(connect(), Some(HandshakeKind::Resumed));
     let _second = upgrade(&gateway);
     assert_eq!(connect(), Some(HandshakeKind::Resumed));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_listener_that_the_new_configuration_drops_takes_nobody_in_and_keeps_what_is_open() {
+    let target = Target::echo();
+    let with_two = |second: &str| Setup::default().section(second).desktop("shell", target.address, "ssh");
+    let second = "[listener.second]\nbind = [\"127.0.0.2:0\"]\ncertificates = [\"own\"]\n";
+    let gateway = Gateway::start(&with_two(second));
+    let addresses = gateway.addresses();
+    let dropped = *addresses
+        .iter()
+        .find(|address| address.ip().to_string() == "127.0.0.2")
+        .unwrap();
+    let credentials = Credentials {
+        user: Some("ann".to_owned()),
+        password: Some(Secret::new(PASSWORD)),
+        domain: None,
+        accept_disclaimer: true,
+    };
+    let network = Target::new(move |client| {
+        let inside = TcpStream::connect(dropped).unwrap();
+        std::thread::scope(|scope| {
+            for (mut from, mut to) in [(&client, &inside), (&inside, &client)] {
+                scope.spawn(move || {
+                    let _ = std::io::copy(&mut from, &mut to);
+                    let _ = to.shutdown(Shutdown::Both);
+                });
+            }
+        });
+    });
+    let reached = reach_at(&gateway, network.address).await.unwrap();
+    let mut session = reached.sign_in(credentials, &mut Unattended).await.unwrap();
+    let (tunnel, _notices) = open_tunnel(&mut session).await;
+    let mut channel = launch(&mut session, &tunnel, "shell").await;
+    let mut kept = raw::tls_over(TcpStream::connect(dropped).unwrap(), &gateway.chain());
+    assert_eq!(health_on(&mut kept).status, 200);
+
+    gateway.configure(&with_two(""));
+    let _heir = upgrade(&gateway);
+    let deadline = clock::now() + PATIENCE;
+    // What the backlog takes in the moment of the change, nobody answers.
+    while TcpStream::connect_timeout(&dropped, Duration::from_secs(1))
+        .map_err(|fault| fault.kind())
+        .err()
+        != Some(ErrorKind::ConnectionRefused)
+    {
+        assert!(clock::now() < deadline, "the address is closed");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(TcpListener::bind(dropped).is_ok(), "and free");
+    assert_eq!(health(&gateway), 200);
+    assert_eq!(echo(&mut channel, b"goes on").await, b"goes on");
+    let answer = health_on(&mut kept);
+    assert_eq!((answer.status, answer.header("connection")), (404, vec!["close"]));
 }
 
 #[test]

@@ -31,6 +31,7 @@ use support::agent::{self, Agent, ask, datagrams, echoes, first, is_silent, laun
 use support::heir::{kill, upgrade, upgrade_to};
 use support::raw::{self, Stream, message};
 use support::{Gateway, PATIENCE, Setup};
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 const HOME: [u8; 4] = [127, 0, 0, 1];
@@ -297,6 +298,74 @@ impl Open {
             ended.await.unwrap();
         }
     }
+}
+
+/// A way to the gateway for one client, which holds back what that sends once it was asked to prove its address, until it
+/// may `go_on`.
+async fn doubtful(gateway: SocketAddr, asked: Arc<AtomicBool>, go_on: oneshot::Receiver<()>) -> SocketAddr {
+    let outside = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let inside = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    inside.connect(gateway).await.unwrap();
+    let address = outside.local_addr().unwrap();
+    tokio::task::spawn(async move {
+        let (mut up, mut down) = ([0; 2048], [0; 2048]);
+        let (mut client, mut go_on) = (None, Some(go_on));
+        loop {
+            tokio::select! {
+                Ok((length, from)) = outside.recv_from(&mut up) => {
+                    client = Some(from);
+                    if asked.load(Ordering::SeqCst)
+                        && let Some(go_on) = go_on.take()
+                    {
+                        let _ = go_on.await;
+                    }
+                    let _ = inside.send(&up[..length]).await;
+                }
+                Ok(length) = inside.recv(&mut down) => {
+                    if down[0] & 0xf0 == RETRY {
+                        asked.store(true, Ordering::SeqCst);
+                    }
+                    if let Some(client) = client {
+                        let _ = outside.send_to(&down[..length], client).await;
+                    }
+                }
+            }
+        }
+    });
+    address
+}
+
+/// The first four bits of a Retry.
+const RETRY: u8 = 0xf0;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_was_asked_to_prove_an_address_before_an_upgrade_is_let_in_after_it() {
+    let setup = Setup::default()
+        .listener("udp = true\n")
+        .section("[limits]\nhandshakes_per_source = 1\n");
+    let gateway = Gateway::start(&setup);
+    let endpoint = peer::endpoint(&gateway.chain());
+    let deadline = clock::now() + PATIENCE;
+    // A source that comes too fast is asked.
+    let (connecting, go_on) = loop {
+        assert!(clock::now() < deadline, "somebody is asked");
+        let (asked, (go_on, held)) = (Arc::<AtomicBool>::default(), oneshot::channel());
+        let way = doubtful(gateway.address, asked.clone(), held).await;
+        let mut connecting = endpoint.connect(way, "localhost").unwrap();
+        let is_asked = async {
+            while !asked.load(Ordering::SeqCst) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::select! {
+            _let_in = &mut connecting => {}
+            () = is_asked => break (connecting, go_on),
+        }
+    };
+    let _heir = tokio::task::block_in_place(|| upgrade(&gateway));
+    go_on.send(()).unwrap();
+    let connection = timeout(PATIENCE, connecting).await.expect("in time");
+    connection.expect("a handshake");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -19,11 +19,73 @@ use http::{Request, Version};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use support::agent::Agent;
+use support::heir::upgrade;
 use support::raw::{self, message};
 use support::{Gateway, Setup};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+
+/// A client that speaks in frames of its own.
+struct Frames(TlsStream<TcpStream>);
+
+impl Frames {
+    const GOAWAY: u8 = 7;
+    const HEADERS: u8 = 1;
+    const PING: u8 = 6;
+
+    async fn connect(gateway: &Gateway) -> Self {
+        let mut io = connect(gateway).await;
+        let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+        io.write_all(preface).await.unwrap();
+        Self(io)
+    }
+
+    async fn send(&mut self, frames: &[Vec<u8>]) {
+        self.0.write_all(&frames.concat()).await.unwrap();
+        self.0.flush().await.unwrap();
+    }
+
+    /// The payload of the next frame of that kind.
+    async fn next(&mut self, wanted: u8) -> Vec<u8> {
+        loop {
+            let mut head = [0; 9];
+            self.0.read_exact(&mut head).await.unwrap();
+            let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+            self.0.read_exact(&mut payload).await.unwrap();
+            if head[3] == wanted {
+                return payload;
+            }
+        }
+    }
+}
+
+/// A request for the health check.
+fn health_check(stream: u8) -> Vec<u8> {
+    let fields = b"\x82\x87\x04\x0c/favicon.ico\x01\x09localhost";
+    let head = [0, 0, fields.len() as u8, Frames::HEADERS, 5, 0, 0, 0, stream];
+    [&head[..], fields].concat()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_client_asks_before_it_has_heard_that_another_process_serves_is_answered() {
+    let gateway = Gateway::start(&Setup::default());
+    let mut client = Frames::connect(&gateway).await;
+    client.send(&[health_check(1)]).await;
+    assert_eq!(client.next(Frames::HEADERS).await[0], OK);
+    let _heir = tokio::task::block_in_place(|| upgrade(&gateway));
+    assert_eq!(client.next(Frames::GOAWAY).await[..4], [0x7f, 0xff, 0xff, 0xff]);
+    // Clients answer pings before they send what waits.
+    let ping = client.next(Frames::PING).await;
+    let pong = [&[0, 0, 8, Frames::PING, 1, 0, 0, 0, 0], &ping[..]].concat();
+    client.send(&[pong, health_check(3)]).await;
+    assert_eq!(client.next(Frames::HEADERS).await[0], OK);
+    assert_eq!(client.next(Frames::GOAWAY).await[..4], [0, 0, 0, 3]);
+}
+
+/// `:status: 200` in the static table.
+const OK: u8 = 0x88;
 
 fn tls(gateway: &Gateway) -> Arc<rustls::ClientConfig> {
     let mut roots = rustls::RootCertStore::empty();

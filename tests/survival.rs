@@ -8,10 +8,11 @@
 mod support;
 
 use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -136,6 +137,120 @@ async fn after_a_crash_a_client_opens_its_tunnel_again_without_signing_in() {
     assert_eq!(restored(&gateway), 1);
     assert!(!is_signed_in(&gateway, &other));
     assert_eq!(tunnel_status(&gateway, &other), 403);
+}
+
+/// `portcullis connect`. Dropped, it is killed.
+struct Connected {
+    child: Child,
+    /// Where its desktop is reached.
+    door: SocketAddr,
+}
+
+impl Connected {
+    fn to(gateway: &Gateway, address: SocketAddr, arguments: &[&str]) -> Self {
+        let mut child = portcullis()
+            .args(["connect", &address.to_string(), "--user", "ann", "--ca"])
+            .arg(gateway.chain())
+            .args(["--desktop", "shell", "-L", "127.0.0.1:0"])
+            .args(arguments)
+            .env("PORTCULLIS_PASSWORD", PASSWORD)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        out.read_line(&mut line).unwrap();
+        Self {
+            child,
+            door: line.trim().parse().unwrap(),
+        }
+    }
+
+    /// Whether the desktop sends back what a program sends it.
+    fn echoes(&self) -> bool {
+        let echo = || -> std::io::Result<bool> {
+            let mut stream = TcpStream::connect(self.door)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.write_all(b"hello")?;
+            let mut back = [0; 5];
+            stream.read_exact(&mut back)?;
+            Ok(back == *b"hello")
+        };
+        echo().unwrap_or(false)
+    }
+
+    /// Its last words, once it has ended.
+    fn last_words(mut self) -> String {
+        let mut words = String::new();
+        let mut err = self.child.stderr.take().unwrap();
+        err.read_to_string(&mut words).unwrap();
+        words
+    }
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        // One that has ended cannot be killed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn after_a_crash_connect_goes_on_at_its_port_without_signing_in() {
+    let target = Target::echo();
+    let setup = persistent().desktop("shell", target.address, "ssh");
+    let mut gateway = Gateway::start(&setup);
+    let way = Arc::new(Mutex::new(gateway.address));
+    let leads = way.clone();
+    let network = Target::new(move |client| {
+        let to = *leads.lock();
+        pass(&client, to);
+    });
+    let connected = Connected::to(&gateway, network.address, &[]);
+    assert!(connected.echoes());
+    settle(&gateway);
+    gateway.restart();
+    *way.lock() = gateway.address;
+    let deadline = clock::now() + PATIENCE;
+    while !connected.echoes() {
+        assert!(clock::now() < deadline, "the desktop is reached again");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let opened = gateway
+        .lines()
+        .into_iter()
+        .filter(|line| line["message"] == "session opened");
+    assert_eq!(opened.count(), 0, "nobody has signed in again");
+
+    // Whoever was ended is not let in, and connect says why it ends.
+    let listed = gateway.operator(&["sessions", "list", "--json"]).output().unwrap();
+    let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
+    let id = listed["sessions"][0]["id"].as_str().unwrap();
+    assert!(gateway.operator(&["sessions", "kill", id]).status().unwrap().success());
+    let words = connected.last_words();
+    assert!(words.contains("Connected again"), "{words}");
+    assert!(words.contains("session was ended"), "{words}");
+}
+
+#[test]
+fn connect_ends_when_the_gateway_comes_back_without_its_session() {
+    let target = Target::echo();
+    let mut gateway = Gateway::start(&Setup::default().desktop("shell", target.address, "ssh"));
+    let way = Arc::new(Mutex::new(gateway.address));
+    let leads = way.clone();
+    let network = Target::new(move |client| {
+        let to = *leads.lock();
+        pass(&client, to);
+    });
+    let connected = Connected::to(&gateway, network.address, &[]);
+    assert!(connected.echoes());
+    gateway.restart();
+    *way.lock() = gateway.address;
+    let words = connected.last_words();
+    assert!(words.contains("session is over"), "{words}");
 }
 
 /// Carries bytes both ways until a side ends.

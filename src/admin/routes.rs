@@ -27,7 +27,6 @@ use crate::fault::Refusal;
 use crate::gateway::Gateway;
 use crate::grant::Grant;
 use crate::observe::{Kind, exposition};
-use crate::types::SessionId;
 
 /// What the operator's side speaks about.
 #[derive(Clone, Debug)]
@@ -167,7 +166,10 @@ async fn sessions(State(side): State<Side>) -> Json<SessionList> {
 }
 
 async fn kill(State(side): State<Side>, UrlPath(id): UrlPath<String>) -> Result<StatusCode, Refused> {
-    let killed = id.parse::<SessionId>().is_ok_and(|id| side.gateway.kill(id));
+    let killed = match id.parse() {
+        Ok(id) => side.gateway.kill(id).await,
+        Err(_) => false,
+    };
     if killed {
         Ok(StatusCode::NO_CONTENT)
     } else {

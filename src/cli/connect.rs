@@ -1,5 +1,6 @@
 //! `portcullis connect`: sign in at a gateway and reach a desktop behind it.
 
+mod again;
 mod given;
 mod interrupt;
 mod list;
@@ -40,6 +41,9 @@ use crate::types::Step;
 ///
 /// A local program that will send nothing more still receives whatever the desktop sends. The desktop is told, unless the
 /// gateway is one whose tunnels have no half-close.
+///
+/// A tunnel that the gateway does not know any more is opened anew for as long as the session lives, after a restart of the
+/// gateway too: programs connect to the same port once more.
 ///
 /// The gateway's certificate is held to the system's authorities. One that they do not vouch for is shown by its SHA-256
 /// thumbprint, asked about, and remembered in known_gateways; if it changes later, connect refuses to go on.
@@ -203,8 +207,9 @@ impl Connect {
             return Ok(Door::Held);
         }
         let address = self.listen.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 0)));
-        let listener = TcpListener::bind(address).await;
-        let listener = listener.map_err(|error| Stop::Listen { address, error })?;
+        let fault = |error| Stop::Listen { address, error };
+        let listener = TcpListener::bind(address).await.and_then(TcpListener::into_std);
+        let listener = listener.map_err(fault)?;
         let address = listener.local_addr().map_err(|error| Stop::Listen { address, error })?;
         Ok(Door::Listening { listener, address })
     }
@@ -226,13 +231,34 @@ impl Connect {
         }
         let address = door.address();
         let (notices, mut heard) = mpsc::channel(16);
-        let way = self.open(session, &desktop, door, notices, report, prompter).await?;
-        tokio::select! {
-            biased;
-            fault = way.ended() => Err(Stop::Fault(fault)),
-            fault = session.keep_alive() => Err(Stop::Fault(fault)),
-            never = narrate(&mut heard, report) => match never {},
-            done = self.carry(&way, address, report, foreground) => done,
+        let mut way = self
+            .open(session, &desktop, &door, notices.clone(), report, prompter)
+            .await?;
+        let Some(address) = address else {
+            return tokio::select! {
+                biased;
+                fault = way.ended() => Err(Stop::Fault(fault)),
+                fault = session.keep_alive() => Err(Stop::Fault(fault)),
+                never = narrate(&mut heard, report) => match never {},
+                done = carry(&way) => done,
+            };
+        };
+        let mut serving = pin!(self.serve(address, report, foreground));
+        loop {
+            let ended = tokio::select! {
+                biased;
+                fault = way.ended() => fault,
+                fault = session.keep_alive() => fault,
+                never = narrate(&mut heard, report) => match never {},
+                done = &mut serving => return done,
+            };
+            drop(way);
+            let again = self.open_again(session, (&desktop, &door), (ended, &notices), report, prompter);
+            way = tokio::select! {
+                again = again => again?,
+                never = narrate(&mut heard, report) => match never {},
+                done = &mut serving => return done,
+            };
         }
     }
 
@@ -241,7 +267,7 @@ impl Connect {
         &self,
         session: &mut Session,
         desktop: &Desktop,
-        door: Door,
+        door: &Door,
         notices: mpsc::Sender<Notice>,
         report: &Report,
         prompter: &mut impl Prompter,
@@ -254,7 +280,7 @@ impl Connect {
                     let protocol = self.protocol.as_deref();
                     let (launched, route) = session.launch_over_quic(desktop, protocol).await?;
                     report.passed(Step::Upstream, &shown(&launched));
-                    if let Door::Listening { listener, .. } = door {
+                    if let Some(listener) = door.listener()? {
                         quic.serve(listener, &route, notices);
                     }
                     return Ok(Way::Quic { quic, route });
@@ -264,10 +290,7 @@ impl Connect {
             },
         };
         let address = door.address();
-        let doors = match door {
-            Door::Held => Doors::Held,
-            Door::Listening { listener, .. } => Doors::Given(listener),
-        };
+        let doors = door.listener()?.map_or(Doors::Held, Doors::Given);
         let tunnel = session.open_tunnel(doors, notices, prompter).await?;
         report.passed(
             Step::Tunnel,
@@ -286,20 +309,8 @@ impl Connect {
         })
     }
 
-    async fn carry(
-        &self,
-        way: &Way,
-        address: Option<SocketAddr>,
-        report: &Report,
-        foreground: &Foreground,
-    ) -> Result<Exit, Stop> {
-        let Some(address) = address else {
-            let channel = way.raise().await.map_err(|fault| Stop::Fault(fault.into()))?;
-            let carried = stdio::carry(channel).await;
-            return carried
-                .map(|()| Exit::Done)
-                .map_err(|error| Stop::Io("standard input or output is not open", error));
-        };
+    /// Has programs use the way at `address`: the command, or whatever the user connects.
+    async fn serve(&self, address: SocketAddr, report: &Report, foreground: &Foreground) -> Result<Exit, Stop> {
         if !self.command.is_empty() {
             let status = run_command(&self.command, address, foreground).await?;
             return match status.signal() {
@@ -312,6 +323,15 @@ impl Connect {
         report.hint(&format!("Connect your program to {address}. Ctrl-C ends."));
         std::future::pending().await
     }
+}
+
+/// Carries one connection on standard input and output.
+async fn carry(way: &Way) -> Result<Exit, Stop> {
+    let channel = way.raise().await.map_err(|fault| Stop::Fault(fault.into()))?;
+    let carried = stdio::carry(channel).await;
+    carried
+        .map(|()| Exit::Done)
+        .map_err(|error| Stop::Io("standard input or output is not open", error))
 }
 
 /// Prints what a client of RDP is told, and holds the session for it.
@@ -330,7 +350,11 @@ enum Door {
     /// This program itself, or none.
     Held,
     /// A port.
-    Listening { listener: TcpListener, address: SocketAddr },
+    Listening {
+        /// Open for as long as the command: who connects while there is no way waits.
+        listener: std::net::TcpListener,
+        address: SocketAddr,
+    },
 }
 
 impl Door {
@@ -339,6 +363,19 @@ impl Door {
             Self::Held => None,
             Self::Listening { address, .. } => Some(*address),
         }
+    }
+
+    /// The port once more, for a way to the desktop.
+    fn listener(&self) -> Result<Option<TcpListener>, Stop> {
+        let Self::Listening { listener, address } = self else {
+            return Ok(None);
+        };
+        let listener = listener.try_clone().and_then(TcpListener::from_std);
+        let fault = |error| Stop::Listen {
+            address: *address,
+            error,
+        };
+        listener.map(Some).map_err(fault)
     }
 }
 

@@ -11,12 +11,16 @@ use crate::admin::api::{Upgrade, Upgraded};
 
 /// Hand the running node over to another version of the program, without cutting anyone.
 ///
-/// The new process takes the listening sockets and the sessions over once it has shown that it can serve; the old one
-/// keeps its open connections until they end. If the new one fails, the old one goes on and says why.
+/// The new process takes the listening sockets and the sessions over once it is healthy: it has loaded everything, and
+/// answers the health check on each of its listeners. The old one keeps its open connections until they end. If the new
+/// one fails, the old one goes on and says why.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   portcullis upgrade --binary /usr/local/bin/portcullis
-  portcullis upgrade --binary /opt/portcullis-new/portcullis --json")]
+  portcullis upgrade --binary /opt/portcullis-new/portcullis --json
+
+Exit codes: 0 handed over, 1 not handed over (the running process goes on, and says why), 2 usage, 4 node unreachable,
+5 not allowed.")]
 pub struct Arguments {
     /// The program that takes over
     #[arg(long, value_name = "PATH")]

@@ -370,7 +370,7 @@ impl Turn<'_> {
             Operation::KillSession { session_id } => self.kill_session(&grant, &session_id).await,
             Operation::ResetDesktop { desktop_id } => Err(self.reset(&grant, desktop_id)),
             Operation::Logout => {
-                self.log_out(&grant);
+                self.log_out(&grant).await;
                 Ok(Body::Empty)
             }
             Operation::SetLastUserActivity => {
@@ -389,8 +389,9 @@ impl Turn<'_> {
         done.map_or_else(Outcome::Failed, Outcome::Ok)
     }
 
-    fn log_out(&mut self, grant: &Grant) {
-        if self.control.grants.revoke(grant.id(), CloseReason::Logout) {
+    async fn log_out(&mut self, grant: &Grant) {
+        let grants = &self.control.grants;
+        if grants.revoke_aside(grant.id(), CloseReason::Logout).await {
             tracing::info!(session = %grant.id(), user = %grant.user(), reason = CloseReason::Logout.code(), "session closed");
         }
         self.control.sessions.forget_grant(grant.id());

@@ -20,6 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use self::farewell::Unhurried;
 use self::stream::{Received, Sent};
 use super::http1::{Next, Respond};
 use super::upgraded;
@@ -31,18 +32,21 @@ use crate::wire::closing::Closing;
 use crate::wire::h1::head::{HEAD_MAX, HeadFault, check_host};
 use crate::wire::timer::Timer;
 
+mod farewell;
 mod stream;
 
 /// Serves requests until a side ends the connection; says why it ended. `idle` is how long it may be without a request,
 /// and how long it may take to begin.
 ///
-/// When the drain begins the client is told, and what runs is answered to its end. A connection that comes later is told
-/// at once; what it has asked by then is answered.
+/// When the drain begins the client is told, and what runs is answered to its end; so is what it asks before it can have
+/// heard of that. A connection that comes later is told at once.
 pub(super) async fn serve<IO, R>(io: IO, idle: Duration, respond: R, draining: &CancellationToken) -> CloseReason
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send,
     R: Respond,
 {
+    let holds = Arc::new(AtomicBool::new(false));
+    let io = Unhurried::new(io, holds.clone());
     let handshake = Builder::new()
         .max_concurrent_streams(STREAMS)
         // More than is answered: what the library refuses by itself, nobody hears of.
@@ -72,7 +76,8 @@ where
         // Boxed once, or else it would be copied from place to place until it is in the list.
         exchange: |request, answer| boxed(|| exchange(request, answer, &respond)),
         closing: &closing,
-        told: false,
+        told: None,
+        holds,
         timer: Timer::default(),
         idle,
         idle_since: clock::now(),
@@ -83,15 +88,17 @@ where
 
 /// A connection and its open exchanges.
 struct Exchanges<'a, IO, F, R> {
-    connection: Connection<IO, Bytes>,
+    connection: Connection<Unhurried<IO>, Bytes>,
     /// What the connection is polled with.
     waker: Waker,
     nudge: Arc<Nudge>,
     open: FuturesUnordered<R>,
     exchange: F,
     closing: &'a Closing,
-    /// Whether the client knows that there is to be no further request.
-    told: bool,
+    /// When the client was told that there is to be no further request.
+    told: Option<Instant>,
+    /// Whether it is not told yet which request was the last.
+    holds: Arc<AtomicBool>,
     timer: Timer,
     idle: Duration,
     idle_since: Instant,
@@ -115,9 +122,9 @@ where
             if was_open && self.open.is_empty() {
                 self.idle_since = clock::now();
             }
-            if self.closing.is_due(cx) && !self.told {
-                self.told = true;
-                self.idle_since = clock::now();
+            if self.closing.is_due(cx) && self.told.is_none() {
+                self.told = Some(clock::now());
+                self.holds.store(true, Ordering::Release);
                 self.connection.graceful_shutdown();
             }
             self.nudge.end();
@@ -135,14 +142,24 @@ where
                 Poll::Pending => break,
             }
         }
+        if let Some(told) = self.told
+            && self.holds.load(Ordering::Acquire)
+        {
+            if self.timer.poll(told + CROSSING, cx).is_ready() {
+                self.holds.store(false, Ordering::Release);
+                self.idle_since = clock::now();
+                cx.waker().wake_by_ref();
+            }
+            return Poll::Pending;
+        }
         if !self.open.is_empty() {
             return Poll::Pending;
         }
-        let patience = if self.told { LAST_WORDS } else { self.idle };
+        let patience = if self.told.is_some() { LAST_WORDS } else { self.idle };
         if self.timer.poll(self.idle_since + patience, cx).is_pending() {
             return Poll::Pending;
         }
-        if self.told {
+        if self.told.is_some() {
             return Poll::Ready(if self.served {
                 CloseReason::Completed
             } else {
@@ -315,6 +332,8 @@ const WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
 /// What one exchange may write ahead of its client.
 const SEND_BUFFER: usize = 128 * 1024;
+/// For what a client asks before it has heard that there is to be no further request.
+pub(super) const CROSSING: Duration = Duration::from_secs(1);
 /// What a connection without an exchange has to say after it was told that it ends.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 

@@ -105,7 +105,7 @@ impl Gateway {
         loop {
             let requests = *count.borrow_and_update();
             let idle = match requests.open {
-                0 if leaving.is_cancelled() => Some(LAST_WORDS),
+                0 if leaving.is_cancelled() => Some(http2::CROSSING),
                 0 => Some(plan.config.limits.head_timeout),
                 _ => None,
             };
@@ -522,5 +522,5 @@ const OWNER: Duration = Duration::from_secs(15);
 const ANSWER: Duration = Duration::from_secs(10);
 /// Requests that a client may have sent before it learns that it is to make no more.
 const UNDER_WAY: usize = 64;
-/// What an idle connection has to ask for when the node drains, or another process has taken over.
+/// For a client to take what it is told at the end.
 const LAST_WORDS: Duration = Duration::from_millis(200);

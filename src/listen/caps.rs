@@ -89,6 +89,12 @@ impl Caps {
         }
     }
 
+    /// Visits the counts that stand at `/metrics`, with the words for them.
+    pub fn each_count(&self, mut visit: impl FnMut(&[&str], &AtomicU64)) {
+        visit(&["full"], &self.refused_total);
+        visit(&["accept faults"], &self.accept_faults);
+    }
+
     /// Notes that a client may begin a handshake, whose address is not proven; whether its source comes no faster than it may.
     /// What others send in its name counts for nothing else.
     pub(super) fn begins_unproven(&self, client: IpAddr) -> bool {

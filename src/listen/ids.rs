@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use aws_lc_rs::aead::quic::{AES_128, HeaderProtectionKey};
 use aws_lc_rs::error::Unspecified;
+use aws_lc_rs::hkdf::{HKDF_SHA256, Prk, Salt};
 use aws_lc_rs::rand;
 use quinn::{ConnectionId, ConnectionIdGenerator};
 use quinn_proto::InvalidCid;
@@ -18,16 +19,29 @@ use quinn_proto::InvalidCid;
 pub struct ConnectionIds {
     key: HeaderProtectionKey,
     generation: u8,
+    /// Of the tokens with which clients prove their address.
+    tokens: Arc<Prk>,
 }
 
 impl ConnectionIds {
-    /// The ids of the process of that generation. All processes of a node have the same key.
+    /// The ids of the process of that generation. All processes of a node have the same key, of which one half is for ids and
+    /// the other for tokens.
     ///
     /// # Errors
     /// Only if the cryptographic library lacks what every build of it has.
-    pub fn new(key: &[u8; 16], generation: u8) -> Result<Self, Unspecified> {
-        let key = HeaderProtectionKey::new(&AES_128, key)?;
-        Ok(Self { key, generation })
+    pub fn new(key: &[u8; 32], generation: u8) -> Result<Self, Unspecified> {
+        let (of_ids, of_tokens) = key.split_at(key.len() / 2);
+        Ok(Self {
+            key: HeaderProtectionKey::new(&AES_128, of_ids)?,
+            generation,
+            tokens: Arc::new(Salt::new(HKDF_SHA256, &[]).extract(of_tokens)),
+        })
+    }
+
+    /// Settings under which the tokens of every process of the node are good, and of every configuration.
+    pub fn with_tokens(&self, mut settings: quinn::ServerConfig) -> quinn::ServerConfig {
+        settings.token_key(self.tokens.clone());
+        settings
     }
 
     /// Which process it is.
@@ -121,7 +135,7 @@ mod tests {
     use super::*;
 
     fn ids(generation: u8) -> ConnectionIds {
-        ConnectionIds::new(&[9; 16], generation).unwrap()
+        ConnectionIds::new(&[9; 32], generation).unwrap()
     }
 
     /// A packet to an id, with a long or a short header.
@@ -145,7 +159,7 @@ mod tests {
         assert!(generator.validate(&id).is_ok());
         assert!(Generator(other).validate(&id).is_err());
         assert!(generator.validate(&ConnectionId::new(&id[..8])).is_err());
-        let stranger = Arc::new(ConnectionIds::new(&[8; 16], 1).unwrap());
+        let stranger = Arc::new(ConnectionIds::new(&[8; 32], 1).unwrap());
         assert!(Generator(stranger).validate(&id).is_err());
     }
 

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
 use quinn_udp::{EcnCodepoint, RecvMeta};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendFlags, SocketFlags,
     SocketType, recvmsg, sendmsg, socketpair,
@@ -62,14 +63,16 @@ impl Outlet {
         self.0.try_clone()
     }
 
-    /// Passes a buffer on, or loses it.
-    pub fn pass_on(&self, received: &Received<'_>) {
+    /// Passes a buffer on, or loses it. `false`: nobody is there any more.
+    pub fn pass_on(&self, received: &Received<'_>) -> bool {
         let label = Label::of(received).encode();
         let message = [IoSlice::new(&label), IoSlice::new(received.bytes())];
         let mut nothing = SendAncillaryBuffer::default();
-        if let Err(cause) = sendmsg(&self.0, &message, &mut nothing, SendFlags::NOSIGNAL) {
-            tracing::debug!(%cause, octets = received.octets(), "datagrams for the process before this one are lost");
-        }
+        let Err(cause) = sendmsg(&self.0, &message, &mut nothing, SendFlags::NOSIGNAL) else {
+            return true;
+        };
+        tracing::debug!(%cause, octets = received.octets(), "datagrams for the process before this one are lost");
+        !matches!(cause, Errno::PIPE | Errno::CONNRESET)
     }
 }
 

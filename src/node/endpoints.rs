@@ -83,7 +83,10 @@ impl Endpoints {
         (gateway, ids): (&Arc<Gateway>, &Arc<ConnectionIds>),
         tasks: &Tasks,
     ) -> io::Result<()> {
-        let config_of = |address: &SocketAddr| plan.doors.get(address).and_then(|door| door.quic.clone());
+        let config_of = |address: &SocketAddr| {
+            let config = plan.doors.get(address)?.quic.clone()?;
+            Some(ids.with_tokens(config))
+        };
         self.0.retain(|address, open| match config_of(address) {
             Some(config) => {
                 open.endpoint.set_server_config(Some(config));

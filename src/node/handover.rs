@@ -18,6 +18,7 @@ use super::Node;
 use super::workers::Tasks;
 use crate::gateway::Gateway;
 
+mod health;
 mod heir;
 mod inheritance;
 mod line;
@@ -26,6 +27,7 @@ pub mod message;
 mod other;
 mod parent;
 
+pub use health::{Silence, Unhealthy};
 pub use heir::{Heir, HeirFault};
 pub(super) use inheritance::{Inheritance, close_for_all};
 pub(super) use message::Keys;

@@ -221,12 +221,7 @@ impl Sockets {
         for (address, Wanted { service, udp }) in wanted {
             let port = service.port();
             if let Some(listener) = bound.remove(&address) {
-                let socket = Socket {
-                    service,
-                    listener,
-                    stop: CancellationToken::new(),
-                    datagrams: None,
-                };
+                let socket = Socket::new(service, listener);
                 outcome = outcome.and(start(address, &socket));
                 self.open.insert(address, socket);
             } else if let Some(socket) = self.open.get_mut(&address)
@@ -334,6 +329,16 @@ impl Wanted {
 }
 
 impl Socket {
+    /// A socket from which nobody accepts yet.
+    pub(super) fn new(service: Service, listener: TcpListener) -> Self {
+        Self {
+            service,
+            listener,
+            stop: CancellationToken::new(),
+            datagrams: None,
+        }
+    }
+
     /// Brings its UDP side to what is wanted; what stays is not touched.
     fn serve_udp(
         &mut self,
@@ -370,7 +375,7 @@ impl Socket {
         Ok(())
     }
 
-    fn close(&self) {
+    pub(super) fn close(&self) {
         self.stop.cancel();
         if let Some(datagrams) = &self.datagrams {
             datagrams.stop.cancel();

@@ -232,7 +232,12 @@ impl AccessLog {
 
     /// Lines that were dropped since the start.
     pub fn dropped(&self) -> u64 {
-        self.shared.dropped.load(Ordering::Relaxed)
+        self.dropped_count().load(Ordering::Relaxed)
+    }
+
+    /// The same as it grows.
+    pub fn dropped_count(&self) -> &AtomicU64 {
+        &self.shared.dropped
     }
 
     /// Waits until all that was told before has been written, but no longer than that; whether it has.

@@ -64,6 +64,14 @@ pub enum Aside {
 impl Aside {
     /// Every one.
     pub const ALL: [Self; 3] = [Self::ToClient, Self::ToDesktop, Self::InStream];
+
+    fn code(self) -> &'static str {
+        match self {
+            Self::ToClient => "to_client",
+            Self::ToDesktop => "to_desktop",
+            Self::InStream => "in_stream",
+        }
+    }
 }
 
 /// The counts. Each only ever grows; reading one waits for nothing.
@@ -119,6 +127,26 @@ impl Counters {
         read(&self.aside[aside as usize])
     }
 
+    /// Visits every count, with the words for it.
+    pub fn each(&self, mut visit: impl FnMut(&[&str], &AtomicU64)) {
+        for kind in Kind::ALL {
+            for reason in Refusal::ALL {
+                visit(
+                    &["refused", kind.code(), reason.code()],
+                    &self.refused[kind as usize][reason as usize],
+                );
+            }
+            visit(&["admitted", kind.code()], &self.admitted[kind as usize]);
+            visit(&["carried", kind.code()], &self.carried[kind as usize]);
+        }
+        self.closed.each(|code, count| visit(&["closed", code], count));
+        visit(&["sessions"], &self.begun);
+        self.ended.each(|code, count| visit(&["ended", code], count));
+        for aside in Aside::ALL {
+            visit(&["datagrams", aside.code()], &self.aside[aside as usize]);
+        }
+    }
+
     /// Secondary connections of a kind that were turned away for a reason.
     pub fn refusals(&self, kind: Kind, reason: Refusal) -> u64 {
         read(&self.refused[kind as usize][reason as usize])
@@ -166,12 +194,20 @@ impl PerReason {
         }
     }
 
+    fn each(&self, mut visit: impl FnMut(&'static str, &AtomicU64)) {
+        self.counts().for_each(|(code, count)| visit(code, count));
+    }
+
     fn read(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.counts().map(|(code, count)| (code, read(count)))
+    }
+
+    fn counts(&self) -> impl Iterator<Item = (&'static str, &AtomicU64)> {
         let own = CloseReason::ALL.iter().zip(&self.own);
         let own = own.filter(|(reason, _)| !matches!(reason, CloseReason::Refused(_)));
         let refused = Refusal::ALL.iter().zip(&self.refused);
-        own.map(|(reason, count)| (reason.code(), read(count)))
-            .chain(refused.map(|(refusal, count)| (refusal.code(), read(count))))
+        own.map(|(reason, count)| (reason.code(), count))
+            .chain(refused.map(|(refusal, count)| (refusal.code(), count)))
     }
 }
 

@@ -38,6 +38,22 @@ impl Traffic {
         &self.unruled
     }
 
+    /// Visits every count, with the words and names for it.
+    pub fn each(&self, mut visit: impl FnMut(&[&str], &AtomicU64)) {
+        for (name, rule) in &*self.rules.lock() {
+            rule.each(&["rule", name], &mut visit);
+        }
+        self.unruled.each(&["no rule"], &mut visit);
+        for (name, pool) in &*self.pools.lock() {
+            pool.connected.each(&["connected", name], &mut visit);
+            pool.first_byte.each(&["first byte", name], &mut visit);
+            visit(&["unreached", name], &pool.unreached);
+        }
+        for (fault, count) in WebFault::ALL.into_iter().zip(&self.faults) {
+            visit(&["web fault", fault.code()], count);
+        }
+    }
+
     /// Forgets names under which nobody counts any more.
     pub fn forget(&self) {
         self.rules.lock().retain(|_, counts| Arc::strong_count(counts) > 1);
@@ -114,6 +130,14 @@ impl Requests {
         (read(&self.received), read(&self.sent))
     }
 
+    fn each(&self, of: &[&str], visit: &mut impl FnMut(&[&str], &AtomicU64)) {
+        for (class, spread) in CLASSES.into_iter().zip(&self.by_class) {
+            spread.each(&[of, &[class]].concat(), visit);
+        }
+        visit(&[of, &["received"]].concat(), &self.received);
+        visit(&[of, &["sent"]].concat(), &self.sent);
+    }
+
     fn is_used(&self) -> bool {
         self.by_class().any(|(_, count)| count > 0)
     }
@@ -176,6 +200,14 @@ impl Spread {
         let place = BOUNDS.partition_point(|(bound, _)| *bound < micros);
         add(&self.counts[place], 1);
         add(&self.micros, micros);
+    }
+
+    fn each(&self, of: &[&str], visit: &mut impl FnMut(&[&str], &AtomicU64)) {
+        let bounds = BOUNDS.iter().map(|(_, seconds)| *seconds).chain(["+Inf"]);
+        for (bound, count) in bounds.zip(&self.counts) {
+            visit(&[of, &[bound]].concat(), count);
+        }
+        visit(&[of, &["micros"]].concat(), &self.micros);
     }
 
     fn read(&self) -> Distribution {

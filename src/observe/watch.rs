@@ -99,8 +99,12 @@ impl Watch {
     }
 
     /// A session ended; the store of grants reports it.
-    pub fn session_ended(&self, session: SessionId, reason: CloseReason) {
+    pub fn session_ended(&self, reason: CloseReason) {
         self.counters.session_ended(reason);
+    }
+
+    /// A session is no more, wherever it ended; the store of grants reports it.
+    pub fn session_gone(&self, session: SessionId) {
         self.diagnosis.lock().ended(session);
     }
 

@@ -124,6 +124,22 @@ impl Passages {
         })
     }
 
+    /// Visits every count that only grows, with the names for it.
+    pub(super) fn each(&self, mut visit: impl FnMut(&[&str], &AtomicU64)) {
+        for (course, entry) in &*self.0.lock() {
+            let of = ["passages", &*course.listener, &*course.pool, &*course.backend];
+            let counts = &entry.counts;
+            for (what, count) in [
+                ("opened", &counts.opened),
+                ("received", &counts.received),
+                ("sent", &counts.sent),
+                ("milliseconds", &counts.milliseconds),
+            ] {
+                visit(&[&of[..], &[what]].concat(), count);
+            }
+        }
+    }
+
     /// How everything stands.
     pub fn view(&self) -> Vec<PassagesView> {
         let entries = self.0.lock();

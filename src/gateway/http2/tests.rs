@@ -3,7 +3,7 @@
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{Reason, SendStream};
 use http::{HeaderMap, Response, StatusCode};
-use tokio::io::DuplexStream;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
 use super::super::departure::Destination;
 use super::*;
@@ -275,4 +275,101 @@ fn a_connection_is_woken_but_for_what_its_turn_is_to_come_for() {
     nudge.end();
     waker.wake_by_ref();
     assert_eq!(woken(), 2, "from its turn on");
+}
+
+/// A client that speaks in frames of its own.
+struct Raw(DuplexStream);
+
+impl Raw {
+    const GOAWAY: u8 = 7;
+    const HEADERS: u8 = 1;
+    const PING: u8 = 6;
+    const SETTINGS: u8 = 4;
+
+    async fn greet(mut io: DuplexStream) -> Self {
+        io.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+        let mut raw = Self(io);
+        raw.say(Self::SETTINGS, 0, 0, &[]).await;
+        raw
+    }
+
+    async fn say(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+        let length = u8::try_from(payload.len()).unwrap();
+        let mut frame = vec![0, 0, length, kind, flags];
+        frame.extend_from_slice(&stream.to_be_bytes());
+        frame.extend_from_slice(payload);
+        self.0.write_all(&frame).await.unwrap();
+    }
+
+    /// Asks for `/early`.
+    async fn ask(&mut self, stream: u32) {
+        // Fields of the static table, and two that are spelled out.
+        let fields = b"\x82\x87\x04\x06/early\x01\x07gw.test";
+        self.say(Self::HEADERS, 0x5, stream, fields).await;
+    }
+
+    /// The next frame of that kind; its stream and payload. `None`: the server has closed.
+    async fn next(&mut self, wanted: u8) -> Option<(u32, Vec<u8>)> {
+        loop {
+            let mut head = [0; 9];
+            self.0.read_exact(&mut head).await.ok()?;
+            let [high, middle, low, kind, _, stream @ ..] = head;
+            let mut payload = vec![0; u32::from_be_bytes([0, high, middle, low]) as usize];
+            self.0.read_exact(&mut payload).await.ok()?;
+            if kind == wanted {
+                return Some((u32::from_be_bytes(stream), payload));
+            }
+        }
+    }
+
+    /// The last stream that counts.
+    async fn last(&mut self) -> u32 {
+        let (_, payload) = self.next(Self::GOAWAY).await.unwrap();
+        u32::from_be_bytes(payload[..4].try_into().unwrap())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_client_asks_before_it_has_heard_of_the_end_is_answered() {
+    let (server, client) = tokio::io::duplex(64 * 1024);
+    let draining = CancellationToken::new();
+    let asking = async {
+        let mut raw = Raw::greet(client).await;
+        raw.ask(1).await;
+        assert_eq!(raw.next(Raw::HEADERS).await.unwrap().0, 1);
+        let began = clock::now();
+        draining.cancel();
+        assert_eq!(raw.last().await, i32::MAX as u32, "none is the last yet");
+        let (_, ping) = raw.next(Raw::PING).await.unwrap();
+        raw.say(Raw::PING, 1, 0, &ping).await;
+        // In the same breath, and from far away.
+        raw.ask(3).await;
+        assert_eq!(raw.next(Raw::HEADERS).await.unwrap().0, 3);
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        raw.ask(5).await;
+        assert_eq!(raw.next(Raw::HEADERS).await.unwrap().0, 5);
+        assert_eq!(raw.last().await, 5);
+        let took = clock::now() - began;
+        assert!((CROSSING..CROSSING + LAST_WORDS).contains(&took), "{took:?}");
+        assert_eq!(raw.next(Raw::HEADERS).await, None);
+    };
+    let served = serve(server, IDLE, Paths, &draining);
+    let ((), reason) = tokio::join!(asking, served);
+    assert_eq!(reason, CloseReason::Completed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_answer_the_ping_is_not_waited_for() {
+    let (server, client) = tokio::io::duplex(64 * 1024);
+    let draining = CancellationToken::new();
+    draining.cancel();
+    let asking = async {
+        let mut raw = Raw::greet(client).await;
+        assert_eq!(raw.last().await, i32::MAX as u32);
+        assert_eq!(raw.next(Raw::HEADERS).await, None);
+    };
+    let began = clock::now();
+    let ((), reason) = tokio::join!(asking, serve(server, IDLE, Paths, &draining));
+    assert_eq!(reason, CloseReason::Timeout);
+    assert!(clock::now() - began < CROSSING + LAST_WORDS * 2);
 }

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
+use tokio::task::spawn_blocking;
 use zeroize::Zeroize;
 
 use super::{Entry, Store};
@@ -51,6 +52,23 @@ impl Store {
             .is_some_and(|grant| !self.end(vec![(grant, reason)]).is_empty())
     }
 
+    /// Ends the grant `id` on a thread that may wait: whoever keeps grants writes the end to a disk first. `false` if there is
+    /// none.
+    ///
+    /// Cancel-safe in that the grant ends also if nobody waits any more.
+    pub async fn revoke_aside(self: &Arc<Self>, id: SessionId, reason: CloseReason) -> bool {
+        let store = self.clone();
+        let revoked = spawn_blocking(move || store.revoke(id, reason)).await;
+        debug_assert!(revoked.is_ok(), "an end does not panic");
+        revoked.unwrap_or(false)
+    }
+
+    /// Ends grants that have ended in another process of the node and were counted there; those that it has ended.
+    pub fn follow(&self, ends: impl Iterator<Item = (SessionId, CloseReason)>) -> Vec<(Arc<Grant>, CloseReason)> {
+        let known = ends.filter_map(|(id, reason)| Some((self.get(id)?, reason)));
+        self.end_uncounted(known.collect())
+    }
+
     /// Ends all grants of `user`; how many there were.
     pub fn revoke_user(&self, user: &UserName, reason: CloseReason) -> usize {
         self.revoke_together(self.by_user(user), reason).len()
@@ -86,9 +104,18 @@ impl Store {
         }
     }
 
-    /// Ends grants, each once; those that it has ended. Whoever keeps them is told of all at once, and first: if this
-    /// process ends in the middle, it has ended more than anybody knows of, never less.
-    fn end(&self, mut ends: Vec<(Arc<Grant>, CloseReason)>) -> Vec<(Arc<Grant>, CloseReason)> {
+    /// Ends grants, each once; those that it has ended.
+    fn end(&self, ends: Vec<(Arc<Grant>, CloseReason)>) -> Vec<(Arc<Grant>, CloseReason)> {
+        let ended = self.end_uncounted(ends);
+        for (_, reason) in &ended {
+            self.watch.session_ended(*reason);
+        }
+        ended
+    }
+
+    /// The same without counting them. Whoever keeps them is told of all at once, and first: if this process ends in the
+    /// middle, it has ended more than anybody knows of, never less.
+    fn end_uncounted(&self, mut ends: Vec<(Arc<Grant>, CloseReason)>) -> Vec<(Arc<Grant>, CloseReason)> {
         ends.retain(|(grant, _)| grant.revocation().is_none());
         if ends.is_empty() {
             return ends;
@@ -139,7 +166,7 @@ impl Store {
             sessions.remove(&grant.id);
         }
         grant.revoked.cancel();
-        self.watch.session_ended(grant.id, reason);
+        self.watch.session_gone(grant.id);
     }
 
     fn arm_again(&self, grant: &Grant, now: Instant) {

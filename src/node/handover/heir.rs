@@ -1,6 +1,6 @@
 //! The side that takes over.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -10,10 +10,11 @@ use std::time::Duration;
 use rustix::process::{Pid, getppid};
 use tokio::task::spawn_blocking;
 
+use super::health::Unhealthy;
 use super::inheritance::Inheritance;
 use super::line::{Line, LineFault};
 use super::link::Link;
-use super::message::{Message, SocketFacts, VERSION};
+use super::message::{Message, PoolFacts, SocketFacts, VERSION};
 use super::other::Other;
 use super::{ENVIRONMENT, Kin};
 use crate::clock;
@@ -28,6 +29,8 @@ use crate::types::SessionId;
 pub struct Heir {
     line: Line,
     inheritance: Inheritance,
+    /// Pools that have a healthy target in the other process.
+    healthy: BTreeSet<PoolFacts>,
     /// Where connections are carried back.
     predecessor: PathBuf,
     parent: Option<Pid>,
@@ -42,6 +45,9 @@ pub enum HeirFault {
     /// This one.
     #[error(transparent)]
     Start(#[from] StartFault),
+    /// This one has everything, and would not serve.
+    #[error("not healthy: {0}")]
+    Unhealthy(#[from] Unhealthy),
 }
 
 impl From<LineFault> for HeirFault {
@@ -70,56 +76,34 @@ impl Heir {
         let mut sockets: HashMap<SocketFacts, OwnedFd> = HashMap::new();
         let mut ways_back: HashMap<SocketFacts, OwnedFd> = HashMap::new();
         loop {
-            match line.receive(ANSWER)? {
-                Message::Sockets { sockets: facts } => {
-                    let descriptors = line.take_descriptors(facts.len()).ok_or_else(out_of_turn)?;
-                    sockets.extend(facts.into_iter().zip(descriptors));
-                }
-                Message::WaysBack { sockets: facts } => {
-                    let descriptors = line.take_descriptors(facts.len()).ok_or_else(out_of_turn)?;
-                    ways_back.extend(facts.into_iter().zip(descriptors));
-                }
-                Message::Identity {
-                    node,
-                    keys,
-                    recognition,
-                    kin,
-                    generation,
-                    ..
-                } => {
-                    let descriptors = (sockets, ways_back);
-                    let keys = (keys, generation.wrapping_add(1));
-                    return Ok(Some(Self {
-                        line,
-                        inheritance: Inheritance::new(keys, descriptors, node, recognition),
-                        predecessor: kin,
-                        parent,
-                    }));
-                }
-                Message::Hello { .. }
-                | Message::Flows { .. }
-                | Message::Grants { .. }
-                | Message::Sessions { .. }
-                | Message::Throttle { .. }
-                | Message::Tunnels { .. }
-                | Message::Whole { .. }
-                | Message::Ready { .. }
-                | Message::Refused { .. }
-                | Message::Held { .. }
-                | Message::Take { .. }
-                | Message::Installed { .. }
-                | Message::Go { .. }
-                | Message::Serving { .. }
-                | Message::Ended { .. }
-                | Message::Active { .. }
-                | Message::Open { .. }
-                | Message::TunnelGone { .. }
-                | Message::Listen { .. }
-                | Message::Listened { .. }
-                | Message::Unlisten { .. }
-                | Message::Replaced { .. }
-                | Message::PassedOn { .. }
-                | Message::Unknown => return Err(out_of_turn()),
+            let message = line.receive(ANSWER)?;
+            if let Message::Sockets { sockets: facts } = message {
+                let descriptors = line.take_descriptors(facts.len()).ok_or_else(out_of_turn)?;
+                sockets.extend(facts.into_iter().zip(descriptors));
+            } else if let Message::WaysBack { sockets: facts } = message {
+                let descriptors = line.take_descriptors(facts.len()).ok_or_else(out_of_turn)?;
+                ways_back.extend(facts.into_iter().zip(descriptors));
+            } else if let Message::Identity {
+                node,
+                keys,
+                recognition,
+                kin,
+                generation,
+                healthy,
+                ..
+            } = message
+            {
+                let descriptors = (sockets, ways_back);
+                let keys = (keys, generation.wrapping_add(1));
+                return Ok(Some(Self {
+                    line,
+                    inheritance: Inheritance::new(keys, descriptors, node, recognition),
+                    healthy,
+                    predecessor: kin,
+                    parent,
+                }));
+            } else {
+                return Err(out_of_turn());
             }
         }
     }
@@ -146,6 +130,10 @@ impl Heir {
             }
         };
         prepared.warm_up();
+        if let Err(fault) = prepared.prove_healthy(&self.healthy) {
+            self.refuse(&format!("it is not healthy: {fault}"));
+            return Err(fault.into());
+        }
         self.line.send(&Message::Ready {})?;
         self.expect(&Message::Held {}, WAITING)?;
         // Spans are counted from a moment before the snapshot, so that nothing lasts longer than it would have.
@@ -198,7 +186,7 @@ impl Heir {
         let (gateway, journal) = (node.gateway.clone(), node.keeping.lock().journal());
         let stopping = node.stopping.clone();
         node.workers.tasks().spawn(async move {
-            if other.hear(decoder, &stopping).await.is_none() {
+            if other.hear(decoder, stopping.cancelled()).await.is_none() {
                 return;
             }
             if let Some(journal) = journal {
@@ -223,50 +211,34 @@ impl Heir {
         control.read_again(&gateway.plan().config).map_err(StartFault::from)?;
         let (mut sessions, mut tunnels, mut restored) = (Vec::new(), Vec::new(), 0);
         loop {
-            match self.line.receive(ANSWER)? {
-                Message::Grants { grants } => restored += gateway.grants().restore(&grants, taken, clock::now()),
-                Message::Sessions { sessions: some } => sessions.extend(some),
-                Message::Flows { news } => gateway.flows().note(news, clock::now()),
-                Message::Throttle { throttle } => control.restore_throttle(&throttle, taken),
-                Message::Tunnels { sessions } => {
-                    tunnels.extend(sessions.iter().filter_map(|id| id.parse::<SessionId>().ok()));
+            let message = self.line.receive(ANSWER)?;
+            if let Message::Grants { grants } = message {
+                restored += gateway.grants().restore(&grants, taken, clock::now());
+            } else if let Message::Sessions { sessions: some } = message {
+                sessions.extend(some);
+            } else if let Message::Flows { news } = message {
+                gateway.flows().note(news, clock::now());
+            } else if let Message::Throttle { throttle } = message {
+                control.restore_throttle(&throttle, taken);
+            } else if let Message::Counts { counts } = message {
+                gateway.count_in(&counts);
+            } else if let Message::Tunnels { sessions } = message {
+                tunnels.extend(sessions.iter().filter_map(|id| id.parse::<SessionId>().ok()));
+            } else if let Message::Whole { grants, quiesced } = message {
+                control.restore(sessions, taken);
+                control.end_strangers();
+                if let Some(age) = quiesced {
+                    let since = taken.checked_sub(Duration::from_millis(age)).unwrap_or(taken);
+                    gateway.lifecycle().set_quiesced(true, since);
                 }
-                Message::Whole { grants, quiesced } => {
-                    control.restore(sessions, taken);
-                    control.end_strangers();
-                    gateway.lifecycle().serve();
-                    if let Some(age) = quiesced {
-                        let since = taken.checked_sub(Duration::from_millis(age)).unwrap_or(taken);
-                        gateway.lifecycle().set_quiesced(true, since);
-                    }
-                    tracing::info!(
-                        sessions = restored,
-                        left_out = grants - restored.min(grants),
-                        "sessions taken over"
-                    );
-                    return Ok(tunnels);
-                }
-                Message::Hello { .. }
-                | Message::Sockets { .. }
-                | Message::WaysBack { .. }
-                | Message::Identity { .. }
-                | Message::Ready { .. }
-                | Message::Refused { .. }
-                | Message::Held { .. }
-                | Message::Take { .. }
-                | Message::Installed { .. }
-                | Message::Go { .. }
-                | Message::Serving { .. }
-                | Message::Ended { .. }
-                | Message::Active { .. }
-                | Message::Open { .. }
-                | Message::TunnelGone { .. }
-                | Message::Listen { .. }
-                | Message::Listened { .. }
-                | Message::Unlisten { .. }
-                | Message::Replaced { .. }
-                | Message::PassedOn { .. }
-                | Message::Unknown => return Err(out_of_turn()),
+                tracing::info!(
+                    sessions = restored,
+                    left_out = grants - restored.min(grants),
+                    "sessions taken over"
+                );
+                return Ok(tunnels);
+            } else {
+                return Err(out_of_turn());
             }
         }
     }

@@ -135,9 +135,8 @@ impl Keys {
     /// # Errors
     /// Only if the cryptographic library lacks what every build of it has.
     pub(in crate::node) fn connection_ids(&self, generation: u8) -> Result<ConnectionIds, rustls::Error> {
-        let (half, _) = self.quic.0.split_first_chunk().unwrap_or((&[0; 16], &[]));
         let lacks = |_| rustls::Error::General("no keys for connection ids".to_owned());
-        ConnectionIds::new(half, generation).map_err(lacks)
+        ConnectionIds::new(&self.quic.0, generation).map_err(lacks)
     }
 
     /// The recognition key as a secret.

@@ -111,8 +111,9 @@ impl Link {
         }
     }
 
-    /// Hears what the other side says until the link ends. Cancel-safe, but for what was heard and not handled.
-    pub(super) async fn run(&self, mut decoder: Decoder, mut handle: impl FnMut(Message)) -> End {
+    /// Hears what the other side says until the link ends; what has come together is handled together. Cancel-safe, but for
+    /// what was heard and not handled.
+    pub(super) async fn run(&self, mut decoder: Decoder, mut handle: impl FnMut(Vec<Message>)) -> End {
         let stream = self.stream.try_clone().and_then(|stream| {
             stream.set_nonblocking(true)?;
             tokio::net::UnixStream::from_std(stream)
@@ -121,12 +122,17 @@ impl Link {
         let mut bytes = BytesMut::with_capacity(READ);
         let mut progress = (0, Instant::now());
         loop {
-            loop {
+            let mut come = Vec::new();
+            let garbled = loop {
                 match decoder.next_message() {
-                    Ok(Some(message)) => handle(message),
-                    Ok(None) => break,
-                    Err(_) => return End::Broken,
+                    Ok(Some(message)) => come.push(message),
+                    Ok(None) => break false,
+                    Err(_) => break true,
                 }
+            };
+            handle(come);
+            if garbled {
+                return End::Broken;
             }
             let (waits, sent) = {
                 let outbox = self.outbox.lock();
@@ -215,9 +221,11 @@ mod tests {
         };
         let mut heard = 0;
         let closing = there.clone();
-        let hearing = there.run(Decoder::default(), |message| {
-            assert_eq!(message, ended(heard));
-            heard += 1;
+        let hearing = there.run(Decoder::default(), |come| {
+            for message in come {
+                assert_eq!(message, ended(heard));
+                heard += 1;
+            }
             if heard == MANY {
                 closing.close();
             }
@@ -233,7 +241,7 @@ mod tests {
         here.say(&ended(1));
         drop(here);
         let mut heard = Vec::new();
-        let end = there.run(Decoder::default(), |message| heard.push(message)).await;
+        let end = there.run(Decoder::default(), |come| heard.extend(come)).await;
         assert_eq!((heard, end), (vec![ended(1)], End::Closed));
     }
 

@@ -4,6 +4,7 @@
 //! that it does not know is passed over, a field that it does not know is not read, and one that is missing has the value
 //! that it had before it was thought of. Lists that grow with the sessions are cut into several messages.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::authenticate::ThrottleSnapshot;
 use crate::control::snapshot::SessionSnapshot;
 use crate::grant::{GrantSnapshot, Randomness as _, RouteSnapshot, SystemRandomness};
+use crate::observe::Tally;
 use crate::secure::TicketKey;
 use crate::tunnel::flow::News;
 use crate::tunnel::https::ListenFault;
@@ -59,6 +61,9 @@ pub enum Message {
         /// Its generation; that of the new one is the next.
         #[serde(default)]
         generation: u8,
+        /// Pools that have a healthy target.
+        #[serde(default)]
+        healthy: BTreeSet<PoolFacts>,
     },
     /// New: everything is loaded.
     Ready {},
@@ -95,6 +100,11 @@ pub enum Message {
     Flows {
         /// At most [`BATCH`].
         news: Vec<News>,
+    },
+    /// Old: what was counted there; later, what more was.
+    Counts {
+        /// At most [`COUNTS`].
+        counts: Tally,
     },
     /// Old: that was all.
     Whole {
@@ -183,6 +193,15 @@ pub struct SocketFacts {
     pub use_: SocketUse,
 }
 
+/// A pool of targets, as one backend speaks to it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct PoolFacts {
+    /// Its name.
+    pub pool: String,
+    /// The backend's name; `None` is the default one.
+    pub backend: Option<String>,
+}
+
 /// What a listening socket is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -208,7 +227,7 @@ pub struct Keys {
     pub affinity: Octets32,
     /// What clients are told as the broker's identity.
     pub guid: String,
-    /// Of QUIC's connection ids.
+    /// Of QUIC's connection ids, and the tokens with which clients prove their address.
     #[serde(default = "draw")]
     pub quic: Octets32,
     /// Of session tickets, the current one first.
@@ -296,6 +315,8 @@ pub struct Garbled;
 
 /// Items of a list in one message.
 pub const BATCH: usize = 128;
+/// Counts in one message.
+pub const COUNTS: usize = 10_000;
 /// The longest message: a batch of grants with as many routes as they may have.
 pub const LONGEST: usize = 16 * 1024 * 1024;
 const LENGTH: usize = 4;

@@ -14,12 +14,13 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::link::{End, Link};
-use super::message::{Activity, BATCH, Decoder, Message};
+use super::message::{Activity, BATCH, COUNTS, Decoder, Message};
 use crate::clock;
 use crate::fault::CloseReason;
 use crate::gateway::Gateway;
 use crate::grant::{Grant, RouteSnapshot};
 use crate::node::workers::Tasks;
+use crate::observe::Tally;
 use crate::tunnel::https::{Asked, Elsewhere, ListenFault};
 use crate::types::SessionId;
 
@@ -33,6 +34,8 @@ pub(super) struct Other {
     questions: Mutex<HashMap<u64, oneshot::Sender<Result<u16, ListenFault>>>>,
     question: AtomicU64,
     passed_on: AtomicBool,
+    /// What the other process knows of the counts here.
+    told_counts: Mutex<Tally>,
 }
 
 impl Other {
@@ -45,7 +48,13 @@ impl Other {
             questions: Mutex::default(),
             question: AtomicU64::new(0),
             passed_on: AtomicBool::new(false),
+            told_counts: Mutex::default(),
         })
+    }
+
+    /// Notes what the other process knows of the counts here.
+    pub(super) fn note_counts(&self, told: Tally) {
+        *self.told_counts.lock() = told;
     }
 
     /// Keeps the places of tunnels of the other process, and passes on what is asked of them.
@@ -96,15 +105,16 @@ impl Other {
         }
     }
 
-    /// Hears the other process until the link ends; `None` if this node stops before, and all that it has said is on its way.
-    pub(super) async fn hear(self: &Arc<Self>, decoder: Decoder, stopping: &CancellationToken) -> Option<End> {
-        let stopped = async {
-            stopping.cancelled().await;
+    /// Hears the other process until the link ends; `None` if `until` is over before, and all that was said by then is on its
+    /// way.
+    pub(super) async fn hear(self: &Arc<Self>, decoder: Decoder, until: impl Future<Output = ()>) -> Option<End> {
+        let over = async {
+            until.await;
             self.link.taken().await;
         };
         let end = tokio::select! {
-            end = self.link.run(decoder, |message| self.handle(message)) => Some(end),
-            () = stopped => None,
+            end = self.link.run(decoder, |come| self.handle_all(come)) => Some(end),
+            () = over => None,
         };
         for gone in std::mem::take(&mut *self.tunnels.lock()).into_values() {
             gone.cancel();
@@ -118,13 +128,14 @@ impl Other {
         self.passed_on.load(Ordering::Acquire)
     }
 
-    /// Tells the other process what happens here to sessions that are its as well, and of `tunnels` that have ended, until
-    /// it is dropped.
+    /// Tells the other process what happens here to sessions that are its as well, of `tunnels` that have ended, and what is
+    /// counted, until it is dropped.
     pub(super) async fn report(&self, mut tunnels: Vec<SessionId>) {
         let mut ticks = interval(REPORT);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut told = HashMap::new();
         let mut told_open = None;
+        let mut counts_due = clock::now();
         loop {
             ticks.tick().await;
             let connections = self.gateway.caps().of_the_node();
@@ -144,6 +155,10 @@ impl Other {
                 continue;
             }
             let now = clock::now();
+            if now >= counts_due {
+                counts_due = now + COUNTING;
+                self.tell_counts();
+            }
             let grants = self.gateway.grants().list();
             let used: Vec<_> = grants
                 .iter()
@@ -157,9 +172,30 @@ impl Other {
         }
     }
 
+    /// Tells the other process what was counted here since it was told last.
+    pub(super) fn tell_counts(&self) {
+        let mut told = self.told_counts.lock();
+        let counted = self.gateway.tally();
+        for counts in counted.since(&told).into_parts(COUNTS) {
+            self.link.say(&Message::Counts { counts });
+        }
+        *told = counted;
+    }
+
+    fn handle_all(self: &Arc<Self>, come: Vec<Message>) {
+        let mut ends = Vec::new();
+        for message in come {
+            if let Message::Ended { session, reason } = message {
+                ends.push((session, reason));
+            } else {
+                self.handle(message);
+            }
+        }
+        self.end(&ends);
+    }
+
     fn handle(self: &Arc<Self>, message: Message) {
         match message {
-            Message::Ended { session, reason } => self.end(&session, &reason),
             Message::Active { sessions } => self.note_activity(&sessions),
             Message::Open { connections } => self.gateway.caps().set_before(connections),
             Message::TunnelGone { session } => {
@@ -194,6 +230,7 @@ impl Other {
                     tunnel.replace();
                 }
             }
+            Message::Counts { counts } => self.gateway.count_in(&counts),
             Message::Flows { news } => self.gateway.flows().note(news, clock::now()),
             Message::PassedOn {} => {
                 self.passed_on.store(true, Ordering::Release);
@@ -215,18 +252,21 @@ impl Other {
             | Message::Installed { .. }
             | Message::Go {}
             | Message::Serving {}
+            | Message::Ended { .. }
             | Message::Unknown => {}
         }
     }
 
-    fn end(&self, session: &str, reason: &str) {
-        let Ok(id) = session.parse() else { return };
-        let known = CloseReason::ALL.into_iter().find(|known| known.code() == reason);
-        let reason = known.unwrap_or(CloseReason::Killed);
-        if self.gateway.grants().revoke(id, reason) {
-            self.gateway.control_channel().forget(id);
+    /// Ends together what has ended together in the other process, at the cost of one wait for a disk.
+    fn end(&self, ends: &[(String, String)]) {
+        let ends = ends.iter().filter_map(|(session, reason)| {
+            let known = CloseReason::ALL.into_iter().find(|known| known.code() == reason);
+            Some((session.parse().ok()?, known.unwrap_or(CloseReason::Killed)))
+        });
+        for (grant, reason) in self.gateway.grants().follow(ends) {
+            self.gateway.control_channel().forget(grant.id());
             tracing::info!(
-                session,
+                session = %grant.id(),
                 reason = reason.code(),
                 "session closed by the other process of this node"
             );
@@ -289,5 +329,7 @@ fn news_of(grant: &Grant, told: &mut HashMap<SessionId, Told>, now: Instant) -> 
     })
 }
 
+/// How often the other process is told what was counted.
+const COUNTING: Duration = Duration::from_secs(5);
 /// How often the other process is told of what can wait.
 const REPORT: Duration = Duration::from_millis(500);

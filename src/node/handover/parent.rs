@@ -1,5 +1,6 @@
 //! The side that hands over.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
@@ -17,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::inheritance::fingerprint;
 use super::line::{Line, LineFault, TOGETHER};
 use super::link::{End, Link};
-use super::message::{BATCH, Decoder, Keys, Message, SocketFacts, VERSION};
+use super::message::{BATCH, COUNTS, Decoder, Keys, Message, PoolFacts, SocketFacts, VERSION};
 use super::other::Other;
 use super::{After, ENVIRONMENT, Node};
 use crate::admin::{Admin, AdminFault, Ports};
@@ -27,7 +28,9 @@ use crate::fault::CloseReason;
 use crate::gateway::lifecycle::State;
 use crate::grant::HearsOfEnds;
 use crate::node::{A_MOMENT, systemd};
+use crate::observe::Tally;
 use crate::types::SessionId;
+use crate::upstream::{Census, Condition};
 
 /// Why a process goes on by itself.
 #[derive(Debug, thiserror::Error)]
@@ -131,7 +134,7 @@ impl Node {
         pause.link = Some(link.clone());
         let line = say(line, vec![Message::Held {}]).await?;
         let line = expect(line, ANSWER, &Message::Take {}).await?;
-        let (tunnels, snapshot) = self.snapshot(&link);
+        let (tunnels, counted, snapshot) = self.snapshot(&link);
         let line = say(line, snapshot).await?;
         let (line, successor) = match hear(line, ANSWER).await? {
             (line, Message::Installed { kin }) => (line, kin),
@@ -144,7 +147,8 @@ impl Node {
         let line = serving.map_err(|fault| HandoverFault::NotServing(fault.to_string()))?;
 
         let not_accepting = clock::now().saturating_duration_since(since);
-        tracing::info!(not_accepting_ms = not_accepting.as_millis(), "the new process serves");
+        let not_accepting_ms = u64::try_from(not_accepting.as_millis()).unwrap_or(u64::MAX);
+        tracing::info!(not_accepting_ms, "the new process serves");
         pause.is_over = true;
         self.gateway.kinship().hand_over_to(successor);
         drop(turn);
@@ -152,7 +156,7 @@ impl Node {
         // Cannot fail for a socket; a link that blocks is found broken.
         let _ = stream.set_nonblocking(true);
         link.uncork();
-        self.leave(heir, link, decoder, tunnels);
+        self.leave(heir, link, decoder, (tunnels, counted));
         Ok(())
     }
 
@@ -178,6 +182,7 @@ impl Node {
                 recognition: fingerprint(&plan.config),
                 kin,
                 generation: self.ids.generation(),
+                healthy: self.healthy_pools(),
             }
         };
         let sent = spawn_blocking(move || {
@@ -195,8 +200,19 @@ impl Node {
         Ok(sent.await.map_err(|_| LineFault::Closed)??)
     }
 
-    /// What goes along, and the sessions whose tunnels stay here.
-    fn snapshot(&self, link: &Arc<Link>) -> (Vec<SessionId>, Vec<Message>) {
+    /// The pools that have a target which does what its probe asks.
+    fn healthy_pools(&self) -> BTreeSet<PoolFacts> {
+        let pools = self.gateway.publisher().census(clock::now()).into_iter();
+        let healthy = pools.filter(|pool| {
+            let mut kinds = pool.by_condition.iter();
+            kinds.any(|(condition, count)| *condition == Condition::Healthy && *count > 0)
+        });
+        let facts = healthy.map(|Census { pool, backend, .. }| PoolFacts { pool, backend });
+        facts.collect()
+    }
+
+    /// What goes along; and of that the sessions whose tunnels stay here, and the counts.
+    fn snapshot(&self, link: &Arc<Link>) -> (Vec<SessionId>, Tally, Vec<Message>) {
         let now = clock::now();
         let gateway = &self.gateway;
         let tunnels = gateway.tunnels().sessions();
@@ -218,16 +234,25 @@ impl Node {
         }));
         let flows = gateway.flows().tell_of_flows(link.clone(), now);
         messages.extend(flows.chunks(BATCH).map(|some| Message::Flows { news: some.to_vec() }));
+        let counted = gateway.tally();
+        let parts = counted.clone().into_parts(COUNTS).into_iter();
+        messages.extend(parts.map(|counts| Message::Counts { counts }));
         messages.push(Message::Whole {
             grants: grants.len(),
             quiesced: (gateway.lifecycle().quiesced_since())
                 .map(|since| u64::try_from(now.saturating_duration_since(since).as_millis()).unwrap_or(u64::MAX)),
         });
-        (tunnels, messages)
+        (tunnels, counted, messages)
     }
 
     /// Takes leave of what belongs to the new process, and keeps in touch with it.
-    fn leave(&self, heir: &mut Started, link: Arc<Link>, decoder: Decoder, tunnels: Vec<SessionId>) {
+    fn leave(
+        &self,
+        heir: &mut Started,
+        link: Arc<Link>,
+        decoder: Decoder,
+        (tunnels, counted): (Vec<SessionId>, Tally),
+    ) {
         self.led.store(true, Ordering::Release);
         if let Some(journal) = self.keeping.lock().journal() {
             // One of the other process stands beside it.
@@ -253,11 +278,16 @@ impl Node {
             });
         }
         let other = Other::new(self.gateway.clone(), link, self.workers.tasks().clone());
+        other.note_counts(counted);
         let (gateway, led, child) = (self.gateway.clone(), self.led.clone(), heir.release());
         let stopping = self.stopping.clone();
         self.workers.tasks().spawn(async move {
+            let stopped = async {
+                stopping.cancelled().await;
+                other.tell_counts();
+            };
             let end = tokio::select! {
-                end = other.hear(decoder, &stopping) => end,
+                end = other.hear(decoder, stopped) => end,
                 () = other.report(tunnels) => Some(End::Broken),
                 () = parted.cancelled() => None,
             };

@@ -174,8 +174,8 @@ impl Door {
             return true;
         }
         if of_before == received.count() {
-            before.pass_on(&received);
-            return false;
+            // Clients that it has asked to prove their address come here once it is no more.
+            return !before.pass_on(&received);
         }
         // One client has connections here and there.
         let mut kept = 0;
@@ -195,7 +195,9 @@ impl Door {
     /// Passes back what belongs to a flow of the process before this one.
     pub(super) fn pass_back(&self, received: &[Received<'_>]) {
         if let Some(before) = &self.before {
-            received.iter().for_each(|received| before.pass_on(received));
+            for received in received {
+                before.pass_on(received);
+            }
         }
     }
 

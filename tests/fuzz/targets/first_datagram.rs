@@ -20,7 +20,7 @@ fuzz_target!(|data: &[u8]| {
         flows_per_session: 2,
         strays_per_source: 10,
     };
-    let ids = ConnectionIds::new(&[7; 16], 0).unwrap();
+    let ids = ConnectionIds::new(&[7; 32], 0).unwrap();
     let mut table: Table<()> = Table::new(limits);
     let now = Instant::now();
     let mut rest = data;
