@@ -80,13 +80,7 @@ pub(super) fn turn_http2(client: &Client, node: Node, kept: &mut Kept2) {
     let target = format!("/ask-{}-{}", client.load.number, kept.turns);
     let in_force = client.site.in_force(node);
     client.runtime.block_on(async {
-        let answer = match ask_http2(client, kept, &target).await {
-            // It crossed the node's goodbye and was not looked at: every client asks again (RFC 9113, section 6.8).
-            Err(fault) if fault.is_go_away() && fault.reason() == Some(h2::Reason::NO_ERROR) => {
-                ask_http2(client, kept, &target).await
-            }
-            outcome => outcome,
-        };
+        let answer = ask_http2(client, kept, &target).await;
         let mut answer = answer.expect("an answer");
         assert_eq!(answer.status(), 200);
         let mut text = Vec::new();
