@@ -184,6 +184,8 @@ pub struct Certificate {
     pub chain: PathBuf,
     /// PEM key: PKCS#8, PKCS#1 or SEC1.
     pub key: PathBuf,
+    /// OCSP response in DER that is sent along.
+    pub ocsp: Option<PathBuf>,
 }
 
 /// The operator's API over TLS.

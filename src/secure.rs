@@ -48,6 +48,7 @@ mod offer;
 mod quic;
 mod self_signed;
 mod settings;
+mod staple;
 mod tickets;
 
 /// A connection with agreed TLS.

@@ -116,7 +116,7 @@ fn faults_are_shown_in_columns_and_end_with_3() {
     assert_eq!(
         out(&output),
         "gw.toml:1:1   warning  directory: there is no user, so nobody can sign in. Add [directory.user.NAME], or set session_gateway = false in every listener.\n\
-         gw.toml:10:1  error    certificate.main.tls_polcy: no such setting. Possible here: chain, key.\n\
+         gw.toml:10:1  error    certificate.main.tls_polcy: no such setting. Possible here: chain, key, ocsp.\n\
          gw.toml:12:8  error    session.idle: 120 has no unit. Write \"120 s\".\n\
          2 errors, 1 warning. Nothing was changed.\n"
     );

@@ -239,6 +239,90 @@ fn new_certificate_files_are_served_and_a_bad_pair_is_not() {
 }
 
 #[test]
+fn an_ocsp_response_is_sent_along_as_long_as_it_holds() {
+    let gateway = Gateway::start(&Setup::default());
+    let text = std::fs::read_to_string(gateway.folder().join("gw.toml")).unwrap();
+    let stapled = text.replacen("[certificate.own]\n", "[certificate.own]\nocsp = \"own.ocsp\"\n", 1);
+    let asked = || {
+        let address = gateway.address.to_string();
+        openssl(
+            &gateway,
+            &["s_client", "-status", "-connect", &address, "-CAfile", "chain.pem"],
+        )
+    };
+    assert!(asked().contains("OCSP response: no response sent"));
+
+    let refused = gateway.reload_text(&stapled);
+    assert!(
+        refused["message"]
+            .as_str()
+            .unwrap()
+            .starts_with("configuration refused"),
+        "{refused}"
+    );
+    answer_for(&gateway);
+    assert_eq!(gateway.reload_text(&stapled)["message"], "configuration applied");
+    assert!(asked().contains("Cert Status: good"), "{}", asked());
+
+    let before = gateway.lines().len();
+    let file = gateway.folder().join("own.ocsp");
+    let mut answer = std::fs::read(&file).unwrap();
+    let time = b"\x18\x0f20";
+    let next = answer.windows(time.len()).rposition(|bytes| bytes == time).unwrap();
+    answer[next + time.len()..][..2].copy_from_slice(b"20");
+    std::fs::write(&file, answer).unwrap();
+    assert_eq!(gateway.reload_text(&stapled)["message"], "configuration applied");
+    gateway.wait_for_after(before, "the warning", |line| {
+        line["message"]
+            .as_str()
+            .is_some_and(|words| words.contains("its OCSP response expired at"))
+    });
+    assert!(asked().contains("OCSP response: no response sent"));
+}
+
+/// Has the gateway's own certificate vouch for itself for a week, in `own.ocsp`.
+fn answer_for(gateway: &Gateway) {
+    let serial = openssl(gateway, &["x509", "-in", "chain.pem", "-noout", "-serial"]);
+    let serial = serial.trim().trim_start_matches("serial=");
+    let index = format!("V\t491231235959Z\t\t{serial}\tunknown\t/CN=localhost\n");
+    std::fs::write(gateway.folder().join("index.txt"), index).unwrap();
+    let serial = format!("0x{serial}");
+    let ask = [
+        "ocsp",
+        "-index",
+        "index.txt",
+        "-CA",
+        "chain.pem",
+        "-rsigner",
+        "chain.pem",
+        "-rkey",
+        "key.pem",
+    ];
+    let about = [
+        "-issuer",
+        "chain.pem",
+        "-serial",
+        &serial,
+        "-respout",
+        "own.ocsp",
+        "-ndays",
+        "7",
+    ];
+    openssl(gateway, &[&ask[..], &about].concat());
+}
+
+/// What it says, in the gateway's folder.
+fn openssl(gateway: &Gateway, arguments: &[&str]) -> String {
+    let output = std::process::Command::new("openssl")
+        .args(arguments)
+        .current_dir(gateway.folder())
+        .stdin(std::process::Stdio::null())
+        .output()
+        .unwrap();
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
 fn a_reload_moves_listeners_and_refuses_what_needs_a_restart() {
     let gateway = Gateway::start(&Setup::default());
     let before = gateway.address;

@@ -59,6 +59,7 @@ impl Identity {
         let both = config::Certificate {
             chain: file.to_owned(),
             key: file.to_owned(),
+            ocsp: None,
         };
         Self::of_files("of the admin port", Some(&both), now)
     }

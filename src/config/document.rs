@@ -261,6 +261,9 @@ pub(super) struct Certificate {
     /// PEM file of the key: PKCS#8, PKCS#1 or SEC1.
     #[schemars(required, length(min = 1), example = "/etc/portcullis/main.key")]
     pub key: Option<PathBuf>,
+    /// DER file of an OCSP response for the leaf, which is sent along (stapled) until it expires.
+    #[schemars(length(min = 1), example = "/etc/portcullis/main.ocsp")]
+    pub ocsp: Option<PathBuf>,
 }
 
 /// The health check over plain HTTP.

@@ -27,6 +27,7 @@ impl World {
         Self::default()
             .file("/etc/portcullis/main.crt", "chain", 0o644)
             .file("/etc/portcullis/main.key", "key", 0o640)
+            .file("/etc/portcullis/main.ocsp", "response", 0o644)
             .file("/etc/portcullis/fleet-ca.crt", "authority", 0o644)
             .file("/etc/portcullis/agents-ca.crt", "authority", 0o644)
             .file("/etc/portcullis/inside-ca.crt", "authority", 0o644)

@@ -13,6 +13,7 @@ use rustls::sign::CertifiedKey;
 
 use super::faults::{LoadFault, Warning, WarningKind};
 use super::load::{Pair, load_pair};
+use crate::clock;
 use crate::config::Config;
 
 /// The certificates of a listener by the names in them. They do not change; a reload makes others.
@@ -76,7 +77,7 @@ impl Certificates {
     pub fn leaf_for(&self, host: &str) -> Option<CertificateDer<'static>> {
         let name = Some(host.to_ascii_lowercase()).filter(|host| host.parse::<IpAddr>().is_err());
         let Choice(keys) = self.choice(name.as_deref());
-        keys.first()?.0.cert.first().cloned()
+        keys.first()?.key.cert.first().cloned()
     }
 
     /// Whether a certificate speaks for `host` by name, while the one that a client is shown who asks for `shown` does not.
@@ -90,8 +91,8 @@ impl Certificates {
             let names = self.leaves.get(leaf).map_or(&[][..], |leaf| leaf.names.as_slice());
             names.iter().any(|name| covers(name, host))
         };
-        let is_wanted = |leaf: usize| wanted.iter().any(|(_, other)| *other == leaf);
-        !served.iter().any(|(_, leaf)| is_wanted(*leaf) || speaks(*leaf))
+        let is_wanted = |leaf: usize| wanted.iter().any(|other| other.leaf == leaf);
+        !served.iter().any(|key| is_wanted(key.leaf) || speaks(key.leaf))
     }
 
     fn of(pairs: Vec<Pair>) -> Self {
@@ -153,12 +154,12 @@ impl ResolvesServerCert for Certificates {
     /// The TLS library hands the name over in lower case, and nothing if the client wrote an IP address.
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let Choice(keys) = self.choice(hello.server_name());
-        let fits = |(key, _): &&(Arc<CertifiedKey>, usize)| key.key.choose_scheme(hello.signature_schemes()).is_some();
-        let (key, _) = match keys.as_slice() {
+        let fits = |served: &&Key| served.key.key.choose_scheme(hello.signature_schemes()).is_some();
+        let key = match keys.as_slice() {
             [only] => Some(only),
             several => several.iter().find(fits).or(several.last()),
         }?;
-        Some(Arc::clone(key))
+        Some(Arc::clone(key.now()))
     }
 }
 
@@ -178,19 +179,41 @@ fn covers(name: &str, host: &str) -> bool {
     }
 }
 
-/// The keys that can speak for one name, at most one of a kind, the preferred first; each with the number of its leaf.
+/// The keys that can speak for one name, at most one of a kind, the preferred first.
 #[derive(Default)]
-struct Choice(Vec<(Arc<CertifiedKey>, usize)>);
+struct Choice(Vec<Key>);
+
+#[derive(Clone)]
+struct Key {
+    key: Arc<CertifiedKey>,
+    /// The same with an OCSP response, until that expires.
+    stapled: Option<(Arc<CertifiedKey>, Timestamp)>,
+    /// The number of its leaf.
+    leaf: usize,
+}
+
+impl Key {
+    fn now(&self) -> &Arc<CertifiedKey> {
+        match &self.stapled {
+            Some((stapled, until)) if clock::wall() < *until => stapled,
+            _ => &self.key,
+        }
+    }
+}
 
 impl Choice {
     /// Takes the pair in, unless one of its kind is there already.
     fn offer(&mut self, pair: &Pair, leaf: usize) -> bool {
         let kind = pair.key.key.algorithm();
-        if self.0.iter().any(|(key, _)| key.key.algorithm() == kind) {
+        if self.0.iter().any(|other| other.key.key.algorithm() == kind) {
             return false;
         }
-        self.0.push((Arc::clone(&pair.key), leaf));
-        self.0.sort_by_key(|(key, _)| cost(key.key.algorithm()));
+        self.0.push(Key {
+            key: Arc::clone(&pair.key),
+            stapled: pair.stapled.clone(),
+            leaf,
+        });
+        self.0.sort_by_key(|other| cost(other.key.key.algorithm()));
         true
     }
 }

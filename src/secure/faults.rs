@@ -63,6 +63,15 @@ pub enum Problem {
         /// The key's file.
         key: PathBuf,
     },
+    /// It holds no OCSP response that could be sent.
+    #[error("holds no successful OCSP response in DER")]
+    NoOcspResponse,
+    /// The OCSP response is about others.
+    #[error("holds an OCSP response that says nothing of this certificate")]
+    OcspOfAnother,
+    /// The OCSP response does not say "good".
+    #[error("holds an OCSP response by which this certificate is revoked or unknown")]
+    OcspNotGood,
     /// A listener names a certificate that does not exist.
     #[error("is not configured")]
     NotConfigured,
@@ -85,6 +94,9 @@ impl Problem {
             Self::EncryptedKey => "decrypt it with `openssl pkey -in FILE -out FILE` and protect the file",
             Self::UnusableKey => "have a P-256 key certified (`openssl ecparam -name prime256v1 -genkey -noout`)",
             Self::Mismatch { .. } => "certificate and key must be made together: replace the one that is old",
+            Self::NoOcspResponse => "fetch it again (`openssl ocsp … -respout FILE`), or take `ocsp` off",
+            Self::OcspOfAnother => "fetch it again for the certificate that is served now",
+            Self::OcspNotGood => "have the certificate replaced: clients will refuse it",
             Self::NotConfigured => "add it under [certificates], or take it off the listener",
         }
     }
@@ -117,6 +129,9 @@ pub enum WarningKind {
     /// The chain stood in another order, or with certificates that do not belong to it.
     #[error("its chain is out of order; it is served leaf first, each followed by its issuer")]
     Reordered,
+    /// The OCSP response is not sent any more.
+    #[error("its OCSP response expired at {0} and is not sent; fetch it again")]
+    OcspExpired(Timestamp),
     /// Another certificate of the listener, with a key of the same kind, was listed earlier for these names.
     #[error("an earlier certificate of the listener is served instead for {}", names.join(", "))]
     Shadowed {

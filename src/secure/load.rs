@@ -16,6 +16,7 @@ use zeroize::Zeroizing;
 
 use super::certificates::Leaf;
 use super::faults::{LoadFault, Problem, Warning, WarningKind};
+use super::staple::Staple;
 use crate::config;
 
 /// A certificate that can be served.
@@ -23,6 +24,8 @@ pub(super) struct Pair {
     pub(super) leaf: Leaf,
     pub(super) file: PathBuf,
     pub(super) key: Arc<CertifiedKey>,
+    /// The same with an OCSP response, until that expires.
+    pub(super) stapled: Option<(Arc<CertifiedKey>, Timestamp)>,
     pub(super) warnings: Vec<Warning>,
 }
 
@@ -62,6 +65,11 @@ pub(super) fn load_pair(
     let Some(leaf) = leaf_of(&parsed, key.as_ref()) else {
         return Err(vec![fault(&files.chain, Problem::Mismatch { key: files.key.clone() })]);
     };
+    let staple = files.ocsp.as_ref().map(|file| {
+        let staple = read_binary(file).and_then(|der| Staple::read(der, parsed[leaf].raw_serial()));
+        staple.map_err(|problem| vec![fault(file, problem)])
+    });
+    let staple = staple.transpose()?;
     let order = in_order(&parsed, leaf);
     let leaf = Leaf {
         certificate: name.to_owned(),
@@ -69,7 +77,9 @@ pub(super) fn load_pair(
         not_before: timestamp(parsed[leaf].validity().not_before),
         not_after: timestamp(parsed[leaf].validity().not_after),
     };
+    let expired = staple.as_ref().filter(|staple| staple.until < now);
     let warnings = warnings_of(&leaf, order.iter().copied().eq(0..chain.len()), now)
+        .chain(expired.map(|staple| WarningKind::OcspExpired(staple.until)))
         .map(|kind| Warning {
             certificate: name.to_owned(),
             file: files.chain.clone(),
@@ -77,10 +87,17 @@ pub(super) fn load_pair(
         })
         .collect();
     let served = order.into_iter().map(|at| chain[at].clone()).collect();
+    let key = CertifiedKey::new(served, key);
+    let stapled = staple.map(|Staple { der, until }| {
+        let mut key = key.clone();
+        key.ocsp = Some(der);
+        (Arc::new(key), until)
+    });
     Ok(Pair {
         leaf,
         file: files.chain.clone(),
-        key: Arc::new(CertifiedKey::new(served, key)),
+        key: Arc::new(key),
+        stapled,
         warnings,
     })
 }
@@ -114,18 +131,23 @@ fn read_key(file: &Path) -> Result<Arc<dyn SigningKey>, Problem> {
 
 /// The text of a PEM file, wiped when dropped.
 fn read(file: &Path) -> Result<Zeroizing<Vec<u8>>, Problem> {
-    let mut bytes = Zeroizing::new(Vec::new());
-    File::open(file)
-        .and_then(|open| open.take(MAX_FILE + 1).read_to_end(&mut bytes))
-        .map_err(|cause| Problem::Unreadable(cause.kind()))?;
-    if bytes.len() as u64 > MAX_FILE {
-        return Err(Problem::TooLarge);
-    }
+    let mut bytes = Zeroizing::new(read_binary(file)?);
     if bytes.first() == Some(&DER_SEQUENCE) {
         return Err(Problem::Binary);
     }
     if bytes.starts_with(BYTE_ORDER_MARK) {
         bytes.drain(..BYTE_ORDER_MARK.len());
+    }
+    Ok(bytes)
+}
+
+fn read_binary(file: &Path) -> Result<Vec<u8>, Problem> {
+    let mut bytes = Vec::new();
+    File::open(file)
+        .and_then(|open| open.take(MAX_FILE + 1).read_to_end(&mut bytes))
+        .map_err(|cause| Problem::Unreadable(cause.kind()))?;
+    if bytes.len() as u64 > MAX_FILE {
+        return Err(Problem::TooLarge);
     }
     Ok(bytes)
 }
@@ -304,6 +326,7 @@ mod tests {
         let missing = config::Certificate {
             chain: "/nonexistent/a".into(),
             key: "/nonexistent/b".into(),
+            ocsp: None,
         };
         let faults = load_pair("gw", Some(&missing), now()).map(drop).unwrap_err();
         assert_eq!(faults.len(), 2);
@@ -421,6 +444,7 @@ mod tests {
                 Some(&config::Certificate {
                     chain: self.chain(),
                     key: self.key(),
+                    ocsp: None,
                 }),
                 at,
             )

@@ -153,6 +153,7 @@ impl Store {
         let certificate = config::Certificate {
             chain: self.chain(name),
             key: self.key(name),
+            ocsp: None,
         };
         self.configured.insert(name.to_owned(), certificate);
     }

@@ -37,8 +37,11 @@ impl Check<'_> {
             let key = certificate
                 .key
                 .and_then(|file| self.file(&file, &path.key("key"), true));
+            let ocsp = certificate
+                .ocsp
+                .and_then(|file| self.file(&file, &path.key("ocsp"), false));
             if let (Some(chain), Some(key)) = (chain, key) {
-                built.insert(name, Certificate { chain, key });
+                built.insert(name, Certificate { chain, key, ocsp });
             }
         }
         built

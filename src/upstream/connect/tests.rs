@@ -129,6 +129,7 @@ async fn a_target_that_wants_a_certificate_is_shown_the_configured_one() {
     let files = Certificate {
         chain: folder.path().join("own.crt"),
         key: folder.path().join("own.key"),
+        ocsp: None,
     };
     std::fs::write(&files.chain, own.pem()).unwrap();
     std::fs::write(&files.key, key.serialize_pem()).unwrap();
