@@ -307,8 +307,8 @@ impl Node {
     pub async fn drain(&self) {
         let grace = self.gateway.plan().config.node.grace_period;
         let deadline = Instant::now() + grace;
-        tracing::info!(grace_seconds = grace.as_secs(), "draining");
         self.gateway.lifecycle().drain();
+        tracing::info!(grace_seconds = grace.as_secs(), "draining");
         let mut reports = interval(STILL_OPEN);
         while self.gateway.is_in_use() && Instant::now() < deadline {
             tokio::select! {
